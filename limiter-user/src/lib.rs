@@ -1,0 +1,1 @@
+//! limiter in user space.
