@@ -1,1 +1,3 @@
 //! limiter in user space.
+
+pub mod datapath;

@@ -1,0 +1,193 @@
+//! The packet tier as the daemon sees it: publish a policy, guard interfaces, read counters and buckets.
+//!
+//! [`Datapath`] is the whole border. `Kernel` drives the real program; [`Twin`] keeps the same promises in
+//! memory, so that the daemon and its API are tested without a kernel.
+
+mod error;
+mod twin;
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::SystemTime;
+
+use limiter_common::abi::{BYTES, Counter, Description, FAMILIES, Meter, PACKETS, PolicyTables, Row};
+use limiter_common::verdict::OUTCOMES;
+use serde::{Deserialize, Serialize};
+
+pub use error::Error;
+pub use twin::Twin;
+
+/// How a program is attached. The effective mode of an interface is never `Auto`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// In the driver, before a socket buffer exists.
+    Native,
+    /// In the stack, after a socket buffer exists: works everywhere, slower.
+    Generic,
+    /// Native where the driver can, else generic, and says so.
+    #[default]
+    Auto,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+            Self::Auto => "auto",
+        })
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "native" => Ok(Self::Native),
+            "generic" => Ok(Self::Generic),
+            "auto" => Ok(Self::Auto),
+            other => Err(format!("unknown mode `{other}`: write native, generic or auto")),
+        }
+    }
+}
+
+/// Where a datapath lives and how large its table is made when it is made anew.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Directory in a bpf file system that holds maps and links.
+    pub pin: PathBuf,
+    /// Ways of the bucket table, rounded up to a power of two. Adopted pins keep the size they have.
+    pub buckets: u32,
+}
+
+/// One guarded interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its present name: a renamed interface keeps its guard.
+    pub name: String,
+    pub index: u32,
+    /// `Native` or `Generic`.
+    pub mode: Mode,
+    pub attached_at: SystemTime,
+}
+
+/// What the compiler needs to know of the host's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Spread of the coarse clock in ns.
+    pub tick_ns: u64,
+    /// Ways of the bucket table in use.
+    pub buckets: u32,
+}
+
+/// One policy, as the kernel reads it. The sealed text is given beside it.
+#[derive(Clone, Copy)]
+pub struct Image<'a> {
+    pub tables: &'a PolicyTables,
+    pub rows: &'a [Row],
+}
+
+/// Load of the bucket table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableUse {
+    /// Ways there are.
+    pub entries: u64,
+    /// Ways whose bucket is not full.
+    pub used: u64,
+    /// Live buckets evicted since the table was made: never goes back.
+    pub pressure: u64,
+}
+
+/// One bucket of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// The masked source: IPv4 also when it came carried in IPv6.
+    pub network: IpAddr,
+    /// Prefix length in the address's own family: a lone IPv4 source is 32.
+    pub width: u8,
+    /// [`Meter::id`].
+    pub meter: u32,
+    /// Packets admitted since the bucket was claimed.
+    pub passed: u64,
+    /// Packets dropped, sampled: every 32nd drop of a CPU counts 32.
+    pub dropped: u64,
+    /// Bucket words by unit: time in 1/64 ns since the table's epoch, shifted left by one, and the penalty mark.
+    pub words: [u64; 2],
+}
+
+impl Bucket {
+    /// From what the table holds of a way.
+    pub fn new(description: &Description, words: [u64; 2]) -> Self {
+        let bits = (u128::from(description.network_high) << 64) | u128::from(description.network_low);
+        let address = Ipv6Addr::from(bits);
+        let (network, width) = match address.to_ipv4_mapped() {
+            Some(v4) if description.width >= 96 => (IpAddr::V4(v4), description.width - 96),
+            _ => (IpAddr::V6(address), description.width),
+        };
+        Self {
+            network,
+            width,
+            meter: description.meter,
+            passed: description.passed,
+            dropped: description.dropped,
+            words,
+        }
+    }
+
+    /// How empty the bucket is, 0 full … 1 nothing left: the larger of its units. `now` is [`Datapath::now`].
+    pub fn fill(&self, meter: &Meter, now: u64) -> f64 {
+        [PACKETS, BYTES].into_iter().map(|unit| self.fill_of(unit, meter, now)).fold(0.0, f64::max)
+    }
+
+    fn fill_of(&self, unit: usize, meter: &Meter, now: u64) -> f64 {
+        let tolerance = meter.rates[unit].tolerance;
+        if meter.rates[unit].multiplier == 0 || tolerance == 0 {
+            return 0.0;
+        }
+        let ahead = (self.words[unit] >> 1).saturating_sub(now).min(tolerance);
+        ahead as f64 / tolerance as f64
+    }
+
+    /// Whether the bucket is full at `now`, hence no different from one that does not exist.
+    pub fn is_full(&self, now: u64) -> bool {
+        self.words.iter().all(|word| word >> 1 <= now)
+    }
+}
+
+/// Counters of one rule, summed over CPUs: `[outcome][family]`.
+pub type RuleTotals = [[Counter; FAMILIES]; OUTCOMES];
+
+/// What guards packets. Every method may be slow (system calls); none waits for the network.
+pub trait Datapath: Send {
+    /// The text kept beside the policy in force; `None` when no policy was ever published here.
+    fn sealed(&self) -> Option<Vec<u8>>;
+
+    fn facts(&self) -> Facts;
+
+    /// The time of bucket words: 1/64 ns since the table's epoch.
+    fn now(&self) -> u64;
+
+    /// Puts a policy in force, whole or not at all: no packet is judged by a mixture.
+    fn publish(&mut self, image: Image<'_>, sealed: &[u8]) -> Result<(), Error>;
+
+    /// Guards an interface. One that is guarded already in that mode (or any, for `Auto`) is left as it is.
+    /// `replace` takes the place of a foreign program.
+    fn attach(&mut self, interface: &str, mode: Mode, replace: bool) -> Result<Interface, Error>;
+
+    /// Ends the guard of an interface and removes its pins.
+    fn detach(&mut self, interface: &str) -> Result<(), Error>;
+
+    /// The interfaces guarded now. One whose NIC went away is not among them.
+    fn interfaces(&self) -> Vec<Interface>;
+
+    /// Totals by counter slot, slots without a packet left out.
+    fn counters(&self) -> Result<Vec<(u16, Box<RuleTotals>)>, Error>;
+
+    fn table(&self) -> Result<TableUse, Error>;
+
+    /// Every described bucket that is not full, read live through the mapping.
+    fn buckets(&self, visit: &mut dyn FnMut(Bucket)) -> Result<(), Error>;
+}

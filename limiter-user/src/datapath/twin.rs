@@ -1,0 +1,164 @@
+//! A datapath in memory: the same promises as the kernel's, for tests of the daemon and its API.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use limiter_common::abi::Header;
+
+use super::{Bucket, Datapath, Error, Facts, Image, Interface, Mode, RuleTotals, TableUse};
+
+/// Clones share one state, so a test keeps a hand on what the daemon holds, and a second daemon finds what
+/// the first left, as it would find pins.
+#[derive(Clone, Default)]
+pub struct Twin(Arc<Mutex<State>>);
+
+/// Everything a test may set or look at.
+pub struct State {
+    pub facts: Facts,
+    pub now: u64,
+    pub sealed: Option<Vec<u8>>,
+    /// Header of the policy in force.
+    pub header: Option<Header>,
+    /// Times a policy was published.
+    pub published: u64,
+    /// Interfaces the host has, by name, with their index.
+    pub present: BTreeMap<String, u32>,
+    /// Interfaces with somebody else's program: its id.
+    pub foreign: BTreeMap<String, u32>,
+    /// Interfaces whose driver has no native mode.
+    pub generic_only: Vec<String>,
+    pub attached: Vec<Interface>,
+    pub counters: BTreeMap<u16, Box<RuleTotals>>,
+    pub table: TableUse,
+    pub buckets: Vec<Bucket>,
+    /// The next publish fails with this reason.
+    pub refuse_publish: Option<String>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            facts: Facts { tick_ns: 4_000_000, buckets: 1 << 20 },
+            now: 0,
+            sealed: None,
+            header: None,
+            published: 0,
+            present: BTreeMap::new(),
+            foreign: BTreeMap::new(),
+            generic_only: Vec::new(),
+            attached: Vec::new(),
+            counters: BTreeMap::new(),
+            table: TableUse { entries: 1 << 20, used: 0, pressure: 0 },
+            buckets: Vec::new(),
+            refuse_publish: None,
+        }
+    }
+}
+
+impl Twin {
+    /// A host with these interfaces.
+    pub fn with_interfaces(names: &[&str]) -> Self {
+        let twin = Self::default();
+        for (index, name) in (2..).zip(names) {
+            twin.state().present.insert((*name).to_owned(), index);
+        }
+        twin
+    }
+
+    /// The shared state. Do not hold it across a call into the daemon.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Datapath for Twin {
+    fn sealed(&self) -> Option<Vec<u8>> {
+        self.state().sealed.clone()
+    }
+
+    fn facts(&self) -> Facts {
+        self.state().facts
+    }
+
+    fn now(&self) -> u64 {
+        self.state().now
+    }
+
+    fn publish(&mut self, image: Image<'_>, sealed: &[u8]) -> Result<(), Error> {
+        let mut state = self.state();
+        if let Some(reason) = state.refuse_publish.take() {
+            return Err(Error::Refused { reason });
+        }
+        state.header = Some(image.tables.header);
+        state.sealed = Some(sealed.to_vec());
+        state.published += 1;
+        Ok(())
+    }
+
+    fn attach(&mut self, interface: &str, mode: Mode, replace: bool) -> Result<Interface, Error> {
+        let mut state = self.state();
+        let Some(&index) = state.present.get(interface) else {
+            return Err(Error::NoSuchInterface { interface: interface.to_owned() });
+        };
+        let generic_only = state.generic_only.iter().any(|name| name == interface);
+        let effective = match mode {
+            Mode::Native if generic_only => {
+                return Err(Error::NativeUnsupported { interface: interface.to_owned() });
+            }
+            Mode::Auto if generic_only => Mode::Generic,
+            Mode::Auto => Mode::Native,
+            given => given,
+        };
+        if let Some(position) = state.attached.iter().position(|guard| guard.index == index) {
+            if mode == Mode::Auto || state.attached[position].mode == effective {
+                return Ok(state.attached[position].clone());
+            }
+            state.attached.remove(position);
+        }
+        if let Some(&id) = state.foreign.get(interface) {
+            if !replace {
+                return Err(Error::ForeignProgram { interface: interface.to_owned(), id, name: None });
+            }
+            state.foreign.remove(interface);
+        }
+        let guard =
+            Interface { name: interface.to_owned(), index, mode: effective, attached_at: SystemTime::now() };
+        state.attached.push(guard.clone());
+        Ok(guard)
+    }
+
+    fn detach(&mut self, interface: &str) -> Result<(), Error> {
+        let mut state = self.state();
+        let before = state.attached.len();
+        state.attached.retain(|guard| guard.name != interface);
+        if state.attached.len() == before {
+            return Err(Error::NotAttached { interface: interface.to_owned() });
+        }
+        Ok(())
+    }
+
+    fn interfaces(&self) -> Vec<Interface> {
+        let state = self.state();
+        let name_of = |index| state.present.iter().find(|(_, i)| **i == index).map(|(name, _)| name);
+        state
+            .attached
+            .iter()
+            .filter_map(|guard| Some(Interface { name: name_of(guard.index)?.clone(), ..guard.clone() }))
+            .collect()
+    }
+
+    fn counters(&self) -> Result<Vec<(u16, Box<RuleTotals>)>, Error> {
+        Ok(self.state().counters.iter().map(|(slot, totals)| (*slot, totals.clone())).collect())
+    }
+
+    fn table(&self) -> Result<TableUse, Error> {
+        Ok(self.state().table)
+    }
+
+    fn buckets(&self, visit: &mut dyn FnMut(Bucket)) -> Result<(), Error> {
+        let state = self.state();
+        state.buckets.iter().filter(|bucket| !bucket.is_full(state.now)).for_each(|bucket| visit(*bucket));
+        Ok(())
+    }
+}
