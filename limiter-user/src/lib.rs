@@ -1,3 +1,4 @@
 //! limiter in user space.
 
 pub mod datapath;
+pub mod requests;
