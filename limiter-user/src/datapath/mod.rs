@@ -88,6 +88,10 @@ pub struct Facts {
 pub struct Image<'a> {
     pub tables: &'a PolicyTables,
     pub rows: &'a [Row],
+    /// Counter slots that belonged to a rule that is gone: zeroed before the policy counts.
+    pub reused_rules: &'a [u16],
+    /// Meter slots that belonged to a meter that is gone: claim budget and crowd cells are zeroed.
+    pub reused_meters: &'a [u32],
 }
 
 /// Load of the bucket table.
