@@ -7,4 +7,5 @@
 
 pub mod abi;
 pub mod packet;
+pub mod prefix;
 pub mod verdict;

@@ -1,4 +1,5 @@
 //! limiter in user space.
 
 pub mod datapath;
+pub mod policy;
 pub mod requests;

@@ -1,0 +1,150 @@
+//! A valid policy: every name resolved, every number exact.
+
+use std::fmt;
+
+use ipnet::{Ipv4Net, Ipv6Net};
+
+use super::{diagnostic::Place, rate::Rate, term::Term};
+
+/// What happens to a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Pass,
+    Drop,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pass => "pass",
+            Self::Drop => "drop",
+        })
+    }
+}
+
+/// Prefix lengths that make a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Widths {
+    pub ipv4: u8,
+    pub ipv6: u8,
+}
+
+/// The `[default]` section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Defaults {
+    /// For what no rule matches.
+    pub verdict: Verdict,
+    pub malformed: Verdict,
+    pub source: Widths,
+    /// The per-source floor, at most four.
+    pub limit: Vec<Limit>,
+    /// /96 prefixes besides `::ffff:0:0/96`.
+    pub embedded: Vec<Ipv6Net>,
+    /// Sources nothing automatic may punish.
+    pub never_ban: Sources,
+}
+
+/// Prefixes, each family sorted and without overlap. An IPv4 source carried in IPv6 is an IPv4 prefix here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prefixes {
+    pub v4: Vec<Ipv4Net>,
+    pub v6: Vec<Ipv6Net>,
+}
+
+/// A named list of prefixes.
+#[derive(Clone, Debug)]
+pub struct Set {
+    pub name: String,
+    pub place: Place,
+    pub prefixes: Prefixes,
+    /// Prefixes as written, before duplicates and overlaps merged.
+    pub entries: usize,
+    /// The file they come from, by its name in the bundle.
+    pub file: Option<String>,
+}
+
+/// A named list of terms.
+#[derive(Clone, Debug)]
+pub struct Service {
+    pub name: String,
+    pub place: Place,
+    pub terms: Vec<Term>,
+}
+
+/// What a limit has one bucket for each of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scope {
+    /// The source, as wide as `[default] source` says.
+    Source,
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Source => f.write_str("source"),
+        }
+    }
+}
+
+/// One limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Its name under `[limits]`; `None` for one written in place.
+    pub name: Option<String>,
+    pub place: Place,
+    pub scope: Scope,
+    pub rate: Rate,
+}
+
+/// Who a rule is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sources {
+    /// As written: names of sets and prefixes.
+    pub written: Vec<String>,
+    /// Indices into [`Policy::sets`].
+    pub sets: Vec<usize>,
+    /// Those written in place.
+    pub prefixes: Prefixes,
+}
+
+/// What traffic a rule is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// As written: names of services and terms.
+    pub written: Vec<String>,
+    /// All of them, sorted, each once.
+    pub terms: Vec<Term>,
+}
+
+/// What a rule does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    Verdict(Verdict),
+    /// All must have room. One to four.
+    Limit(Vec<Limit>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub name: String,
+    pub place: Place,
+    /// `None` = every source.
+    pub from: Option<Sources>,
+    /// `None` = all traffic.
+    pub to: Option<Traffic>,
+    pub action: Action,
+    /// Counts what it would drop; judgement goes on below.
+    pub observe: bool,
+    /// Part of the lifeline: judged before bans.
+    pub before_bans: bool,
+}
+
+/// A valid policy. Lists are in file order, included files after the file that includes them.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    pub default: Defaults,
+    pub sets: Vec<Set>,
+    pub services: Vec<Service>,
+    pub limits: Vec<Limit>,
+    pub rules: Vec<Rule>,
+}
