@@ -1,1 +1,13 @@
-//! Harness shared by the tests in `tests/tests`.
+//! Harness shared by the tests in `tests/tests`: frames, network namespaces, raw sockets, corpus tables.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test harness stops at once where its set-up fails"
+)]
+
+pub mod corpus;
+pub mod frame;
+pub mod namespace;
+pub mod random;
+pub mod wire;
