@@ -1,4 +1,4 @@
-//! Harness shared by the tests in `tests/tests`: frames, network namespaces, raw sockets, corpus tables.
+//! Harness shared by the tests in `tests/tests`: frames, network namespaces, raw sockets, corpus tables, stores.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,4 +10,5 @@ pub mod corpus;
 pub mod frame;
 pub mod namespace;
 pub mod random;
+pub mod stores;
 pub mod wire;

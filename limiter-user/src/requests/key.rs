@@ -38,6 +38,13 @@ impl KeyHash {
         URL_SAFE_NO_PAD.encode(self.0)
     }
 
+    /// Where a fixed window of `window` units begins for this subject: the last six characters of its text, as
+    /// a number of base 256, modulo the window. So not all callers' windows end at once.
+    pub fn phase(&self, window: u64) -> u64 {
+        let text = self.text();
+        text.bytes().skip(text.len() - 6).fold(0, |number, byte| number << 8 | u64::from(byte)) % window
+    }
+
     /// Reads what `text` wrote.
     pub fn parse(text: &str) -> Option<Self> {
         URL_SAFE_NO_PAD.decode(text).ok()?.try_into().ok().map(Self)

@@ -111,6 +111,7 @@ pub struct LimitSpec<'a> {
 pub struct Limit {
     name: String,
     id: String,
+    token: u64,
     algorithm: Algorithm,
     count: u32,
     burst: u32,
@@ -131,6 +132,8 @@ pub enum LimitError {
     LogCount(u32),
     #[error("a window is from 1 ms to 366 days, in whole milliseconds; {0:?} is not")]
     Window(Duration),
+    #[error("a bucket of {burst} at {count} per {window:?} takes more than 366 days to drain")]
+    TooSlow { burst: u32, count: u32, window: Duration },
     #[error(
         "{count} per {window:?} is too large to be counted exactly; take a smaller count or a shorter window"
     )]
@@ -159,11 +162,17 @@ impl Limit {
         if spec.algorithm == Algorithm::SlidingWindowLog && spec.count > MAX_LOG_COUNT {
             return Err(LimitError::LogCount(spec.count));
         }
+        let drain = u128::from(burst) * window_micros / u128::from(spec.count.max(1));
+        if spec.count > 0 && drain > MAX_WINDOW.as_micros() {
+            return Err(LimitError::TooSlow { burst, count: spec.count, window: spec.window });
+        }
         let (unit, window_units) = unit_for(spec.count.max(burst), window_micros)
             .ok_or(LimitError::TooLarge { count: spec.count.max(burst), window: spec.window })?;
+        let id = limit_id(spec, unit, window_units);
         Ok(Self {
             name: spec.name.to_owned(),
-            id: limit_id(spec, unit, window_units),
+            token: id_token(&id),
+            id,
             algorithm: spec.algorithm,
             count: spec.count,
             burst,
@@ -181,6 +190,11 @@ impl Limit {
     /// limit that is raised or lowered keeps its callers' state.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// The id as a number, for tables in memory.
+    pub fn token(&self) -> u64 {
+        self.token
     }
 
     pub fn algorithm(&self) -> Algorithm {
@@ -262,6 +276,12 @@ fn limit_id(spec: &LimitSpec<'_>, unit: Unit, window_units: u64) -> String {
         .take(24)
         .collect();
     format!("{readable}.{}", id_text(&hash.finalize()))
+}
+
+fn id_token(id: &str) -> u64 {
+    let mut token = [0; 8];
+    token.copy_from_slice(&Sha256::digest(id)[..8]);
+    u64::from_be_bytes(token)
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ pub struct Decision {
 }
 
 /// What one limit says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LimitAnswer {
     /// Whether this limit has (had) room; an observed limit may say no without refusing the request.
     pub allowed: bool,

@@ -1,0 +1,220 @@
+//! The embedded store against the exact model, on a clock that the test moves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use limiter_tests::stores::suite::{Schedule, TimedStore, awkward_limits, random_limits, run};
+use limiter_tests::stores::{ManualClock, fresh, limit, named, single};
+use limiter_user::requests::embedded::{Clock, EmbeddedStore};
+use limiter_user::requests::key::KeyHash;
+use limiter_user::requests::limit::{Algorithm, Limit};
+use limiter_user::requests::store::{Answer, Charge, Decision, Mode, Store, StoreError};
+
+struct Timed {
+    store: EmbeddedStore<ManualClock>,
+    clock: ManualClock,
+}
+
+impl Timed {
+    fn new(buckets: usize) -> Self {
+        let clock = ManualClock::at(fastrand::u64(..1 << 50));
+        Self { store: EmbeddedStore::with_clock(buckets, clock.clone()), clock }
+    }
+}
+
+#[async_trait]
+impl TimedStore for Timed {
+    async fn ask(&self, decision: &Decision) -> Result<(Answer, u64), StoreError> {
+        Ok((self.store.decide(decision).await?, self.clock.micros()))
+    }
+
+    async fn pass(&self, time: Duration) {
+        self.clock.pass(time);
+    }
+}
+
+#[tokio::test]
+async fn every_algorithm_answers_as_the_exact_model() {
+    let timed = Timed::new(1 << 16);
+    let mut rng = fastrand::Rng::with_seed(1);
+    for algorithm in Algorithm::ALL {
+        for limit in awkward_limits(algorithm) {
+            for _ in 0..15 {
+                let longest_pause = limit.window() * rng.u32(1..=2);
+                let schedule = Schedule { limits: vec![limit.clone()], steps: 60, longest_pause };
+                let mismatches = run(&timed, &schedule, &mut rng).await;
+                assert!(mismatches.is_empty(), "{limit:?}\n{}", mismatches[0]);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn several_limits_are_charged_all_or_none() {
+    let timed = Timed::new(1 << 16);
+    let mut rng = fastrand::Rng::with_seed(2);
+    for _ in 0..300 {
+        let limits = random_limits(&mut rng, Duration::from_secs(10));
+        let schedule = Schedule { limits, steps: 60, longest_pause: Duration::from_secs(8) };
+        let mismatches = run(&timed, &schedule, &mut rng).await;
+        assert!(mismatches.is_empty(), "{}", mismatches[0]);
+    }
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Asks for one as soon as there is room, until the clock reaches `end`; returns how often it was admitted.
+async fn greedy(timed: &Timed, limit: &Arc<Limit>, subject: KeyHash, end: u64) -> u32 {
+    let mut admitted = 0;
+    while timed.clock.micros() < end {
+        let (answer, now) = timed.ask(&single(limit, subject, Mode::Consume, 1)).await.unwrap();
+        if answer.allowed {
+            admitted += 1;
+        } else {
+            let wait = answer.limits[0].retry_after.unwrap();
+            timed.clock.set(end.min(now + wait.as_micros() as u64));
+        }
+    }
+    admitted
+}
+
+/// The most a limit of 100 a minute admits within one minute, for a caller who knows the boundaries: 100 in the
+/// last microsecond of a window, then as much as it gets.
+async fn worst_minute(algorithm: Algorithm) -> u32 {
+    let timed = Timed::new(1 << 10);
+    let (limit, subject) = (limit(algorithm, 100, MINUTE, None), fresh());
+    let (peek, _) = timed.ask(&single(&limit, subject, Mode::Peek, 1)).await.unwrap();
+    timed.pass(peek.limits[0].reset).await;
+    timed.pass(MINUTE - Duration::from_micros(1)).await;
+    let start = timed.clock.micros();
+    greedy(&timed, &limit, subject, start + MINUTE.as_micros() as u64).await
+}
+
+#[tokio::test]
+async fn a_fixed_window_admits_twice_the_limit_across_a_boundary() {
+    assert_eq!(worst_minute(Algorithm::FixedWindow).await, 200);
+}
+
+#[tokio::test]
+async fn a_sliding_counter_admits_199_of_100_to_an_adversary() {
+    assert_eq!(worst_minute(Algorithm::SlidingWindow).await, 199);
+}
+
+#[tokio::test]
+async fn a_log_admits_100_of_100_to_an_adversary() {
+    assert_eq!(worst_minute(Algorithm::SlidingWindowLog).await, 100);
+}
+
+#[tokio::test]
+async fn a_token_bucket_admits_its_burst_and_its_rate() {
+    let timed = Timed::new(1 << 10);
+    let (limit, subject) = (limit(Algorithm::TokenBucket, 60, MINUTE, Some(20)), fresh());
+    let start = timed.clock.micros();
+    // The burst of 20, then one a second; the one due at the 60th second is outside.
+    assert_eq!(greedy(&timed, &limit, subject, start + 60_000_000).await, 20 + 59);
+}
+
+#[tokio::test]
+async fn a_queue_spaces_its_callers_and_a_meter_refuses_them() {
+    let timed = Timed::new(1 << 10);
+    let (queue, subject) = (limit(Algorithm::LeakyBucket, 10, Duration::from_secs(1), Some(4)), fresh());
+    let mut delays = Vec::new();
+    for _ in 0..5 {
+        let mut decision = single(&queue, subject, Mode::Consume, 1);
+        decision.can_wait = true;
+        let (answer, _) = timed.ask(&decision).await.unwrap();
+        delays.push(answer.allowed.then_some(answer.limits[0].delay.as_millis()));
+    }
+    // Ten a second go out 100 ms apart; the fifth finds a queue of four.
+    assert_eq!(delays, [Some(0), Some(100), Some(200), Some(300), None]);
+    // Who cannot wait is refused until the queue is empty.
+    let (answer, _) = timed.ask(&single(&queue, subject, Mode::Consume, 1)).await.unwrap();
+    assert_eq!(answer.limits[0].retry_after, Some(Duration::from_millis(400)));
+}
+
+#[tokio::test]
+async fn two_limits_on_one_bucket_are_refused() {
+    let timed = Timed::new(1 << 10);
+    let limit = limit(Algorithm::TokenBucket, 5, MINUTE, None);
+    let mut decision = single(&limit, fresh(), Mode::Consume, 1);
+    decision.charges.push(decision.charges[0].clone());
+    assert_eq!(timed.ask(&decision).await.unwrap_err().kind(), "invalid");
+}
+
+#[tokio::test]
+async fn a_lowered_limit_reports_no_negative_remainder() {
+    for algorithm in Algorithm::ALL {
+        let timed = Timed::new(1 << 10);
+        let (high, low) = (limit(algorithm, 100, MINUTE, None), limit(algorithm, 5, MINUTE, None));
+        let subject = fresh();
+        let cost = high.burst();
+        timed.ask(&single(&high, subject, Mode::Consume, cost)).await.unwrap();
+        let (answer, _) = timed.ask(&single(&low, subject, Mode::Consume, 1)).await.unwrap();
+        assert_eq!((answer.allowed, answer.limits[0].remaining), (false, 0), "{algorithm:?}");
+        // Never a wait longer than the lowered limit's own.
+        assert!(answer.limits[0].retry_after.unwrap() <= MINUTE * 2, "{algorithm:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_flood_of_keys_pushes_out_its_own_and_not_the_deepest() {
+    let timed = Timed::new(1024);
+    let limit = limit(Algorithm::TokenBucket, 60, MINUTE, Some(60));
+    let spent = fresh();
+    timed.ask(&single(&limit, spent, Mode::Consume, 60)).await.unwrap();
+    for _ in 0..20_000 {
+        timed.ask(&single(&limit, fresh(), Mode::Consume, 1)).await.unwrap();
+    }
+    assert!(timed.store.len() <= 1024, "{}", timed.store.len());
+    assert!(timed.store.evicted_live() > 18_000);
+    let (answer, _) = timed.ask(&single(&limit, spent, Mode::Consume, 1)).await.unwrap();
+    assert!(!answer.allowed, "the spent bucket was forgotten");
+}
+
+#[tokio::test]
+async fn expired_buckets_leave_first_and_refunds_leave_nothing() {
+    let timed = Timed::new(64 * 100);
+    let limit = limit(Algorithm::TokenBucket, 60, MINUTE, Some(60));
+    for _ in 0..3000 {
+        timed.ask(&single(&limit, fresh(), Mode::Consume, 1)).await.unwrap();
+    }
+    timed.pass(Duration::from_secs(1)).await;
+    for _ in 0..3000 {
+        timed.ask(&single(&limit, fresh(), Mode::Consume, 1)).await.unwrap();
+    }
+    assert_eq!(timed.store.evicted_live(), 0);
+    let subject = fresh();
+    let before = timed.store.len();
+    for _ in 0..10_000 {
+        timed.ask(&single(&limit, subject, Mode::Consume, 2)).await.unwrap();
+        timed.ask(&single(&limit, subject, Mode::Refund, 2)).await.unwrap();
+    }
+    assert!(timed.store.len() <= before);
+}
+
+#[test]
+fn threads_on_one_bucket_admit_exactly_the_burst() {
+    let store = EmbeddedStore::with_clock(1024, ManualClock::at(7));
+    let (first, second) = (
+        named("a", Algorithm::TokenBucket, 1, MINUTE, Some(1000), false),
+        limit(Algorithm::SlidingWindow, 5000, MINUTE, None),
+    );
+    let subject = fresh();
+    let admitted: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut decision = single(&first, subject, Mode::Consume, 1);
+                    decision.charges.push(Charge { limit: second.clone(), subject, cost: 1 });
+                    (0..1000).filter(|_| store.decide_now(&decision).unwrap().allowed).count()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(admitted, 1000);
+    // What one limit refused, the other was not charged.
+    let peek = store.decide_now(&single(&second, subject, Mode::Peek, 1)).unwrap();
+    assert_eq!(peek.limits[0].remaining, 4000);
+}
