@@ -1,4 +1,5 @@
 //! The embedded store against the exact model, on a clock that the test moves.
+#![allow(clippy::unwrap_used, reason = "a helper of tests stops where its set-up fails")]
 
 use std::sync::Arc;
 use std::time::Duration;
