@@ -5,6 +5,19 @@
 
 pub mod algorithm;
 pub mod embedded;
+pub mod engine;
+pub mod failure;
+pub mod grouping;
+pub mod headers;
+pub mod http;
+pub mod identity;
 pub mod key;
 pub mod limit;
+pub mod matching;
+pub mod metrics;
+pub mod normalise;
+pub mod outcome;
+pub mod plans;
+pub mod policy;
+pub mod reject_cache;
 pub mod store;

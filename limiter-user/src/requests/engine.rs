@@ -1,0 +1,592 @@
+//! One decision: endpoint, identity, plan, remembered refusals, the store, and what holds when it is away.
+//!
+//! The order is by cost. What the policy alone refuses (a denied plan, a rate of 0) asks nobody; a refusal
+//! that still holds asks nobody; then the store decides all limits of the endpoint in one atomic step. When
+//! it gives no answer within its deadline, the endpoint's `on-store-failure` does.
+
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+
+use super::failure::Instances;
+use super::identity::{Identity, Resolved, SourceRules, present};
+use super::key::{KeyHash, Part, Secret};
+use super::limit::Limit;
+use super::matching::Target;
+use super::metrics::{Decided, RequestMetrics};
+use super::normalise::normalise;
+use super::outcome::{LimitOutcome, Outcome, Reason, Via};
+use super::plans::{KeyStanding, Known, PlanCache};
+use super::policy::{DENY, Endpoint, OnStoreFailure, RequestPolicy, Tag, UnknownKey};
+use super::reject_cache::{Fingerprint, Fingerprints, Refusal, RejectCache};
+use super::store::{Answer, Charge, Decision, LimitAnswer, Mode, PlanStore, Store, StoreError};
+
+/// Refusals remembered at most, at about 100 bytes each.
+const REMEMBERED_REFUSALS: usize = 1 << 16;
+
+/// What is asked about one request. Texts are as they were sent; empty ones count as absent.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// The client's address, found by whoever knows the connection.
+    pub client: IpAddr,
+    pub method: Option<&'a str>,
+    /// Path and query, or the whole target.
+    pub target: Option<&'a str>,
+    pub domain: Option<&'a str>,
+    /// One list of entries per descriptor.
+    pub descriptors: &'a [Vec<(String, String)>],
+    pub api_key: Option<&'a str>,
+    pub account: Option<&'a str>,
+    pub user: Option<&'a str>,
+    pub plan: Option<&'a str>,
+    /// For `header:NAME` scopes; names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// The cost header's value.
+    pub cost: Option<&'a str>,
+    /// The caller holds the request back for [`Outcome::delay`].
+    pub can_wait: bool,
+}
+
+impl Request<'_> {
+    pub fn from(client: IpAddr) -> Self {
+        Self {
+            client,
+            method: None,
+            target: None,
+            domain: None,
+            descriptors: &[],
+            api_key: None,
+            account: None,
+            user: None,
+            plan: None,
+            headers: Vec::new(),
+            cost: None,
+            can_wait: false,
+        }
+    }
+}
+
+/// A policy with what the engine keeps beside it.
+struct InForce {
+    policy: RequestPolicy,
+    hash: String,
+    /// In the order of the endpoints.
+    counters: Vec<Arc<Decided>>,
+}
+
+/// What an engine is made of.
+pub struct Parts {
+    pub store: Arc<dyn Store>,
+    pub plans: Option<Arc<dyn PlanStore>>,
+    /// Decides this host's share while the store is away.
+    pub local: Arc<dyn Store>,
+    pub secret: Secret,
+    pub instances: Arc<Instances>,
+    pub metrics: Arc<RequestMetrics>,
+}
+
+/// See the module. Shared by every interface.
+pub struct Engine {
+    in_force: ArcSwap<InForce>,
+    store: Arc<dyn Store>,
+    local: Arc<dyn Store>,
+    secret: Secret,
+    instances: Arc<Instances>,
+    rejects: RejectCache,
+    prints: Fingerprints,
+    plans: PlanCache,
+    metrics: Arc<RequestMetrics>,
+}
+
+/// One limit of the request at hand.
+struct Bucket<'a> {
+    limit: &'a Arc<Limit>,
+    observing: bool,
+    elements: Vec<Resolved<'a>>,
+    print: Fingerprint,
+}
+
+/// A request whose endpoint is found and whose caller is known.
+struct Case<'a> {
+    endpoint: &'a Endpoint,
+    buckets: Vec<Bucket<'a>>,
+    identity: &'a Identity,
+    source: &'a SourceRules,
+    cost: u32,
+    can_wait: bool,
+}
+
+/// Why a decision came out as it did, for a person.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    pub outcome: Outcome,
+    /// The path in normal form.
+    pub path: Option<String>,
+    pub plan: Option<String>,
+    /// The API key's hash, as `set-plan` and `revoke-key` take it.
+    pub api_key_hash: Option<KeyHash>,
+    pub key: &'static str,
+    pub cost: u32,
+    /// Per limit: what it is counted by in this request, and its text in the store's keys.
+    pub subjects: Vec<(String, KeyHash)>,
+    pub tag: Option<KeyHash>,
+}
+
+impl Engine {
+    pub fn new(parts: Parts) -> Self {
+        let Parts { store, plans, local, secret, instances, metrics } = parts;
+        let in_force =
+            InForce { policy: RequestPolicy::default(), hash: String::new(), counters: Vec::new() };
+        Self {
+            in_force: ArcSwap::from_pointee(in_force),
+            store,
+            local,
+            plans: PlanCache::new(plans, secret.clone()),
+            secret,
+            instances,
+            rejects: RejectCache::new(REMEMBERED_REFUSALS),
+            prints: Fingerprints::default(),
+            metrics,
+        }
+    }
+
+    /// Puts a policy in force: requests under way finish under the one they began with.
+    pub fn apply(&self, policy: RequestPolicy, hash: &str) {
+        let counters = policy
+            .endpoints
+            .iter()
+            .map(|endpoint| {
+                let names = endpoint.limits.iter().map(|limit| limit.default.name());
+                self.metrics.endpoint(&endpoint.name, names)
+            })
+            .collect();
+        self.in_force.store(Arc::new(InForce { policy, hash: hash.to_owned(), counters }));
+        self.rejects.forget_all();
+    }
+
+    /// The hash of the policy in force; empty before the first.
+    pub fn policy_hash(&self) -> String {
+        self.in_force.load().hash.clone()
+    }
+
+    pub fn metrics(&self) -> &RequestMetrics {
+        &self.metrics
+    }
+
+    pub fn store_kind(&self) -> &'static str {
+        self.store.kind()
+    }
+
+    /// What interfaces must know to find identity.
+    pub fn with_identity_rules<T>(&self, read: impl FnOnce(&super::policy::IdentityRules) -> T) -> T {
+        read(&self.in_force.load().policy.identity)
+    }
+
+    /// Decides about one request and charges it.
+    pub async fn decide(&self, request: Request<'_>) -> Outcome {
+        let in_force = self.in_force.load_full();
+        let path = request.target.and_then(|target| normalise(target.as_bytes()));
+        let Some(index) = in_force.find(&request, path.as_deref()) else {
+            self.metrics.unmatched(request.domain);
+            return Outcome::unmatched();
+        };
+        let (endpoint, counters) = (&in_force.policy.endpoints[index], &in_force.counters[index]);
+        let (identity, known) = self.identify(&in_force.policy, &request).await;
+        let outcome = if denied(&identity, &known.standing) {
+            decided(endpoint, false, Reason::Denied, Via::Static, Vec::new())
+        } else {
+            let case = self.case(&in_force, index, &identity, &request);
+            match self.without_store(&case, Instant::now()) {
+                Some(outcome) => outcome,
+                // One deadline was spent on the key's plan; a second would make the answer late.
+                None if known.store_failed => self.fail(&case).await,
+                None => self.with_store(&case).await,
+            }
+        };
+        let outcome = observe(endpoint, outcome);
+        counters.count(&outcome);
+        outcome
+    }
+
+    /// Settles what [`Engine::decide`] charged once more is known: `actual` is the cost after all, or the
+    /// request succeeded and its endpoint charges failures only. Without an endpoint nothing happens.
+    pub async fn report(&self, request: Request<'_>, report: Report) -> Result<Option<Answer>, StoreError> {
+        let in_force = self.in_force.load_full();
+        let path = request.target.and_then(|target| normalise(target.as_bytes()));
+        let Some(index) = in_force.find(&request, path.as_deref()) else { return Ok(None) };
+        let (identity, known) = self.identify(&in_force.policy, &request).await;
+        if denied(&identity, &known.standing) {
+            return Ok(None);
+        }
+        let mut case = self.case(&in_force, index, &identity, &request);
+        let charged = case.cost;
+        let (mode, cost) = match report {
+            Report::Cost(actual) => {
+                let actual = actual.min(case.endpoint.cost.most().max(charged));
+                if actual < charged {
+                    (Mode::Refund, charged - actual)
+                } else {
+                    (Mode::Settle, actual - charged)
+                }
+            }
+            Report::Success if case.endpoint.charge_failures_only => (Mode::Refund, charged),
+            Report::Success | Report::Failure => return Ok(None),
+        };
+        if cost == 0 {
+            return Ok(None);
+        }
+        case.cost = cost;
+        let answer = self.store.decide(&self.decision(&case, mode)).await?;
+        if mode == Mode::Refund {
+            for bucket in &case.buckets {
+                self.rejects.forget(bucket.print);
+            }
+        }
+        Ok(Some(answer))
+    }
+
+    /// What would be decided, and why. Charges nothing.
+    pub async fn explain(&self, request: Request<'_>) -> Result<Explanation, StoreError> {
+        let in_force = self.in_force.load_full();
+        let path = request.target.and_then(|target| normalise(target.as_bytes()));
+        let (identity, known) = self.identify(&in_force.policy, &request).await;
+        let mut explanation = Explanation {
+            outcome: Outcome::unmatched(),
+            path: path.as_deref().map(str::to_owned),
+            plan: identity.plan.clone(),
+            api_key_hash: request.api_key.and_then(present).map(|key| self.plans.hash(key)),
+            key: known.standing.text(),
+            cost: 0,
+            subjects: Vec::new(),
+            tag: None,
+        };
+        let Some(index) = in_force.find(&request, path.as_deref()) else { return Ok(explanation) };
+        let case = self.case(&in_force, index, &identity, &request);
+        explanation.cost = case.cost;
+        explanation.tag = Some(self.tag(&case));
+        explanation.subjects =
+            case.buckets.iter().map(|bucket| (shown(bucket), self.subject(bucket))).collect();
+        let outcome = if denied(&identity, &known.standing) {
+            decided(case.endpoint, false, Reason::Denied, Via::Static, Vec::new())
+        } else if let Some(outcome) = without_room(&case) {
+            outcome
+        } else {
+            let decision = self.decision(&case, Mode::Peek);
+            let answer = self.store.decide(&decision).await?;
+            from_answer(&case, &answer, Via::Store)
+        };
+        explanation.outcome = observe(case.endpoint, outcome);
+        Ok(explanation)
+    }
+
+    /// Forgets every plan and refusal that a change of these keys' plans may have touched.
+    pub fn plans_changed(&self, keys: Option<&[KeyHash]>) {
+        self.plans.forget(keys);
+        self.rejects.forget_all();
+    }
+
+    /// The plan records of the store, for `set-plan` and `revoke-key`.
+    pub fn plans(&self) -> &PlanCache {
+        &self.plans
+    }
+
+    async fn identify(&self, policy: &RequestPolicy, request: &Request<'_>) -> (Identity, Known) {
+        let owned = |text: Option<&str>| text.and_then(present).map(str::to_owned);
+        let mut identity = Identity::of(policy.identity.source.canonical(request.client));
+        identity.account = owned(request.account);
+        identity.user = owned(request.user);
+        identity.plan = owned(request.plan);
+        identity.headers.clone_from(&request.headers);
+        identity.descriptors = request.descriptors.iter().flatten().cloned().collect();
+        let Some((sent, rule)) = request.api_key.and_then(present).zip(policy.identity.api_key.as_ref())
+        else {
+            return (identity, Known::ABSENT);
+        };
+        let known = self.plans.look_up(sent, &policy.plans).await;
+        let default = policy.plans.default.as_deref();
+        match &known.standing {
+            KeyStanding::Known { plan } => {
+                identity.api_key = Some(sent.to_owned());
+                let plan = plan.as_deref().or(default).map(str::to_owned);
+                // What the proxy says of the caller goes before what the key's plan is.
+                identity.plan = identity.plan.take().or(plan);
+            }
+            KeyStanding::Unknown if rule.unknown == UnknownKey::Deny => identity.plan = Some(DENY.to_owned()),
+            KeyStanding::Unknown if rule.unknown == UnknownKey::DefaultPlan => {
+                identity.plan = identity.plan.take().or(default.map(str::to_owned));
+            }
+            KeyStanding::Absent | KeyStanding::Unknown | KeyStanding::Revoked => {}
+        }
+        (identity, known)
+    }
+
+    fn case<'a>(
+        &self,
+        in_force: &'a InForce,
+        index: usize,
+        identity: &'a Identity,
+        request: &Request<'_>,
+    ) -> Case<'a> {
+        let endpoint = &in_force.policy.endpoints[index];
+        let source = &in_force.policy.identity.source;
+        let mut buckets = Vec::with_capacity(endpoint.limits.len());
+        for limit in &endpoint.limits {
+            let numbers = limit.for_plan(identity.plan.as_deref());
+            let mut print =
+                self.prints.start().part(numbers.id().as_bytes()).part(&[u8::from(request.can_wait)]);
+            let mut elements = Vec::with_capacity(limit.scope.0.len());
+            for element in &limit.scope.0 {
+                let absent = |scope| self.metrics.identity_absent(scope);
+                let resolved = element.resolve(identity, &endpoint.name, source, absent);
+                print = resolved.add_to(print);
+                elements.push(resolved);
+            }
+            buckets.push(Bucket {
+                limit: numbers,
+                observing: limit.observe,
+                elements,
+                print: print.finish(),
+            });
+        }
+        Case {
+            endpoint,
+            buckets,
+            identity,
+            source,
+            cost: endpoint.cost.of(request.cost),
+            can_wait: request.can_wait,
+        }
+    }
+
+    /// What needs no store: a limit that never has room for this, or a refusal that still holds.
+    fn without_store(&self, case: &Case<'_>, now: Instant) -> Option<Outcome> {
+        if let Some(outcome) = without_room(case) {
+            return Some(outcome);
+        }
+        if case.cost == 0 {
+            return None;
+        }
+        let enforcing = case.buckets.iter().enumerate().filter(|(_, bucket)| !bucket.observing);
+        let (refusing, refusal) = enforcing
+            .filter_map(|(i, bucket)| Some((i, self.rejects.get(bucket.print, case.cost, now)?)))
+            .max_by_key(|(_, refusal)| refusal.retry_after.unwrap_or(Duration::MAX))?;
+        let answer = LimitAnswer {
+            allowed: false,
+            remaining: refusal.remaining,
+            retry_after: refusal.retry_after,
+            reset: refusal.reset,
+            delay: Duration::ZERO,
+        };
+        let limits = case.outcomes(|i| (i == refusing).then_some(answer));
+        Some(decided(case.endpoint, false, Reason::Over, Via::Cache, limits))
+    }
+
+    async fn with_store(&self, case: &Case<'_>) -> Outcome {
+        let decision = self.decision(case, Mode::Consume);
+        if decision.charges.is_empty() {
+            return decided(case.endpoint, true, Reason::Within, Via::Static, case.outcomes(|_| None));
+        }
+        let epoch = self.rejects.epoch();
+        let asked = Instant::now();
+        let answer = self.store.decide(&decision).await;
+        match answer {
+            Ok(answer) => {
+                self.metrics.store_answered(asked.elapsed());
+                let outcome = from_answer(case, &answer, Via::Store);
+                if case.cost > 0 && !answer.allowed {
+                    self.remember(case, &outcome, epoch, asked);
+                }
+                outcome
+            }
+            Err(error) => {
+                self.metrics.store_failed(error.kind());
+                self.fail(case).await
+            }
+        }
+    }
+
+    fn remember(&self, case: &Case<'_>, outcome: &Outcome, epoch: u64, asked: Instant) {
+        for (bucket, limit) in case.buckets.iter().zip(&outcome.limits) {
+            let Some(answer) = limit.answer.filter(|answer| !answer.allowed && !bucket.observing) else {
+                continue;
+            };
+            let refusal =
+                Refusal { remaining: answer.remaining, retry_after: answer.retry_after, reset: answer.reset };
+            self.rejects.insert(bucket.print, case.cost, refusal, epoch, asked);
+        }
+    }
+
+    /// The store gave no answer.
+    async fn fail(&self, case: &Case<'_>) -> Outcome {
+        let nothing_known = || case.outcomes(|_| None);
+        let refuse = || decided(case.endpoint, false, Reason::Store, Via::Failure, nothing_known());
+        match case.endpoint.on_store_failure.unwrap_or(OnStoreFailure::Deny) {
+            OnStoreFailure::Allow => {
+                decided(case.endpoint, true, Reason::Store, Via::Failure, nothing_known())
+            }
+            OnStoreFailure::Deny => refuse(),
+            OnStoreFailure::Local => match self.instances.known() {
+                Some(instances) => self.decide_locally(case, instances).await.unwrap_or_else(refuse),
+                // Nobody ever said how many share the limits: a share cannot be had.
+                None => refuse(),
+            },
+        }
+    }
+
+    async fn decide_locally(&self, case: &Case<'_>, instances: NonZeroU32) -> Option<Outcome> {
+        let mut decision = self.decision(case, Mode::Consume);
+        for charge in &mut decision.charges {
+            charge.limit = Arc::new(charge.limit.share(instances));
+        }
+        if decision.charges.is_empty() {
+            return Some(decided(case.endpoint, true, Reason::Within, Via::Static, case.outcomes(|_| None)));
+        }
+        let answer = self.local.decide(&decision).await.ok()?;
+        Some(from_answer(case, &answer, Via::Local))
+    }
+
+    /// The question to a store. Limits with a rate of 0 are answered before it and are no part of it.
+    fn decision(&self, case: &Case<'_>, mode: Mode) -> Decision {
+        let asked = case.buckets.iter().filter(|bucket| bucket.limit.capacity() > 0);
+        let charges = asked.map(|bucket| Charge {
+            limit: Arc::clone(bucket.limit),
+            subject: self.subject(bucket),
+            cost: case.cost,
+        });
+        Decision { mode, tag: self.tag(case), charges: charges.collect(), can_wait: case.can_wait }
+    }
+
+    fn subject(&self, bucket: &Bucket<'_>) -> KeyHash {
+        hash_of(&self.secret, &bucket.elements)
+    }
+
+    fn tag(&self, case: &Case<'_>) -> KeyHash {
+        match &case.endpoint.tag {
+            Tag::Group(name) => self.secret.hash(&[Part::new("group", name.as_bytes())]),
+            Tag::Common(elements) => {
+                let resolve = |element: &'_ super::identity::Element| {
+                    let resolved = element.resolve(case.identity, &case.endpoint.name, case.source, |_| {});
+                    (resolved.kind.to_owned(), resolved.value.text().into_owned())
+                };
+                let parts: Vec<_> = elements.iter().map(resolve).collect();
+                let parts: Vec<_> =
+                    parts.iter().map(|(kind, value)| Part::new(kind, value.as_bytes())).collect();
+                self.secret.hash(&parts)
+            }
+        }
+    }
+}
+
+/// What became known of a request after its check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// Its cost after all; what was charged is the cost the request itself names.
+    Cost(u32),
+    Success,
+    Failure,
+}
+
+impl InForce {
+    fn find(&self, request: &Request<'_>, path: Option<&str>) -> Option<usize> {
+        let covers = |endpoint: &Endpoint, descriptor: &[(String, String)]| {
+            let Request { method, domain, .. } = *request;
+            endpoint.matches.covers(&Target { method, path, domain, descriptor })
+        };
+        self.policy.endpoints.iter().position(|endpoint| {
+            covers(endpoint, &[]) || request.descriptors.iter().any(|descriptor| covers(endpoint, descriptor))
+        })
+    }
+}
+
+impl Case<'_> {
+    /// The limits with what is known of each.
+    fn outcomes(&self, mut answer: impl FnMut(usize) -> Option<LimitAnswer>) -> Vec<LimitOutcome> {
+        let limits = self.buckets.iter().enumerate();
+        limits
+            .map(|(i, bucket)| LimitOutcome {
+                limit: Arc::clone(bucket.limit),
+                observing: bucket.observing,
+                answer: answer(i),
+            })
+            .collect()
+    }
+}
+
+fn denied(identity: &Identity, standing: &KeyStanding) -> bool {
+    matches!(standing, KeyStanding::Revoked) || identity.plan.as_deref() == Some(DENY)
+}
+
+fn decided(
+    endpoint: &Endpoint,
+    allowed: bool,
+    reason: Reason,
+    via: Via,
+    limits: Vec<LimitOutcome>,
+) -> Outcome {
+    let endpoint = Some(Arc::clone(&endpoint.name));
+    Outcome { allowed, reason, via, endpoint, limits, delay: Duration::ZERO }
+}
+
+/// Refused by the numbers alone: the cost is larger than the limit ever admits.
+fn without_room(case: &Case<'_>) -> Option<Outcome> {
+    let never = |bucket: &Bucket<'_>| {
+        bucket.limit.capacity() < case.cost || (bucket.limit.capacity() == 0 && case.cost == 0)
+    };
+    if !case.buckets.iter().any(|bucket| !bucket.observing && never(bucket)) {
+        return None;
+    }
+    let limits = case.outcomes(|i| {
+        let bucket = &case.buckets[i];
+        never(bucket).then(|| never_admits(bucket.limit))
+    });
+    Some(decided(case.endpoint, false, Reason::Never, Via::Static, limits))
+}
+
+fn never_admits(limit: &Limit) -> LimitAnswer {
+    LimitAnswer {
+        allowed: false,
+        remaining: limit.capacity(),
+        retry_after: None,
+        reset: Duration::ZERO,
+        delay: Duration::ZERO,
+    }
+}
+
+fn from_answer(case: &Case<'_>, answer: &Answer, via: Via) -> Outcome {
+    let mut answers = answer.limits.iter().copied();
+    let limits = case.outcomes(|i| {
+        let bucket = &case.buckets[i];
+        if bucket.limit.capacity() == 0 { Some(never_admits(bucket.limit)) } else { answers.next() }
+    });
+    let mut outcome = decided(case.endpoint, answer.allowed, Reason::Within, via, limits);
+    if answer.allowed {
+        outcome.delay = answer.delay();
+    } else {
+        outcome.reason = if outcome.retry_after().is_some() { Reason::Over } else { Reason::Never };
+    }
+    outcome
+}
+
+/// An observing endpoint refuses nobody; what it would have done stays visible in its limits.
+fn observe(endpoint: &Endpoint, outcome: Outcome) -> Outcome {
+    if endpoint.observe && !outcome.allowed { Outcome { allowed: true, ..outcome } } else { outcome }
+}
+
+fn shown(bucket: &Bucket<'_>) -> String {
+    let words = bucket.elements.iter().map(|element| match element.kind {
+        // A key is a secret; its hash is shown elsewhere.
+        "api-key" => "api-key …".to_owned(),
+        kind => format!("{kind} {}", element.value.text()),
+    });
+    words.collect::<Vec<_>>().join(" + ")
+}
+
+fn hash_of(secret: &Secret, elements: &[Resolved<'_>]) -> KeyHash {
+    let texts: Vec<_> = elements.iter().map(|element| element.value.text()).collect();
+    let parts: Vec<_> =
+        elements.iter().zip(&texts).map(|(element, text)| Part::new(element.kind, text.as_bytes())).collect();
+    secret.hash(&parts)
+}
