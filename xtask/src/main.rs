@@ -1,5 +1,6 @@
 //! `cargo xtask …`: what a checkout needs beyond plain cargo. It depends on nothing that has to be set up first.
 
+mod demo;
 mod setup;
 mod steps;
 mod suites;
@@ -23,6 +24,8 @@ enum Task {
     Setup,
     /// Build limiterd and limiterctl with their kernel programs, optimised
     Build,
+    /// Show limiter at work: ten seconds of real packets between two network namespaces
+    Demo,
     /// Set up, then run every check and test, each timed
     Test(suites::Arguments),
 }
@@ -45,6 +48,7 @@ fn run() -> Result<()> {
     match arguments.task {
         Task::Setup => setup::run(),
         Task::Build => build(),
+        Task::Demo => demo::run(),
         Task::Test(arguments) => suites::run(&arguments),
     }
 }

@@ -96,11 +96,11 @@ pub fn watch(what: &str, command: &mut Command, deadline: Option<Duration>) -> R
             return Ok(status);
         }
         if interrupted() {
-            end_group(&mut child)?;
+            end(&mut child);
             bail!("interrupted while at {what}");
         }
         if deadline.is_some_and(|deadline| begun.elapsed() > deadline) {
-            end_group(&mut child)?;
+            end(&mut child);
             bail!("{what} was ended: it hung for {} s", begun.elapsed().as_secs());
         }
         if told.elapsed() >= PROGRESS {
@@ -111,17 +111,16 @@ pub fn watch(what: &str, command: &mut Command, deadline: Option<Duration>) -> R
     }
 }
 
-/// Asks a whole process group to end, then makes it.
-pub fn end_group(child: &mut Child) -> Result<()> {
-    let group = Pid::from_raw(i32::try_from(child.id())?);
+/// Asks a program to end, then makes it. It must lead a process group of its own: that is what ends.
+pub fn end(child: &mut Child) {
+    let Ok(group) = i32::try_from(child.id()).map(Pid::from_raw) else { return };
     let _ = killpg(group, Signal::SIGTERM);
     let asked = Instant::now();
-    while child.try_wait()?.is_none() && asked.elapsed() < GRACE {
+    while matches!(child.try_wait(), Ok(None)) && asked.elapsed() < GRACE {
         thread::sleep(GLANCE);
     }
     let _ = killpg(group, Signal::SIGKILL);
-    child.wait()?;
-    Ok(())
+    let _ = child.wait();
 }
 
 fn shown(command: &Command) -> String {

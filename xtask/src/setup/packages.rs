@@ -89,7 +89,8 @@ fn is_known(package: &str) -> bool {
     })
 }
 
-/// Packages enable their service when they are installed; only those installed here are put back.
+/// Packages enable their service when they are installed; only those installed here are put back. Where there is
+/// no systemctl there is no systemd to start them at the next boot either.
 fn disable(service: &str) -> Result<()> {
     if steps::find_program("systemctl").is_none() {
         return Ok(());
