@@ -1,1 +1,5 @@
-fn main() {}
+//! limiterctl: the hand on limiterd.
+
+fn main() -> std::process::ExitCode {
+    limiter_user::cli::main()
+}

@@ -1,0 +1,143 @@
+//! limiterctl: one file per verb. Data goes to stdout, talk to stderr.
+//!
+//! Exit codes: 0 done, 1 refused or failed, 2 usage or a bad policy, 3 the daemon is not reachable.
+
+mod attach;
+pub mod check_policy;
+mod detach;
+mod get_policy;
+mod history;
+pub mod output;
+mod set_policy;
+mod shell;
+mod stats;
+mod status;
+mod top;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::control::client::Client;
+use crate::daemon::settings::DEFAULT_SOCKET;
+use crate::datapath::Mode;
+use output::Problem;
+
+/// The hand on limiterd: who is hurting us, and what stops it
+#[derive(Debug, Parser)]
+#[command(name = "limiterctl", version, max_term_width = 100, arg_required_else_help = true)]
+pub struct Arguments {
+    #[command(flatten)]
+    global: Global,
+
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Args)]
+struct Global {
+    /// How to print
+    #[arg(short, long, global = true, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
+    output: Format,
+
+    /// The control socket of limiterd
+    #[arg(long, global = true, env = "LIMITER_SOCKET", default_value = DEFAULT_SOCKET, value_name = "PATH")]
+    socket: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    #[default]
+    Text,
+    /// One JSON object on one line
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Check a policy, show what changes, put it in force
+    SetPolicy(set_policy::SetPolicyArguments),
+    /// Print the policy in force
+    GetPolicy {
+        /// Every name resolved and every default filled in
+        #[arg(long)]
+        effective: bool,
+    },
+    /// Check a policy file, without a daemon
+    CheckPolicy {
+        file: PathBuf,
+        /// Refuse warnings too
+        #[arg(long)]
+        strict: bool,
+    },
+    /// Show what a policy would change
+    DiffPolicy { file: PathBuf },
+    /// Go back to the policy file
+    Reload,
+    /// Bring back the policy that was in force before
+    RollbackPolicy,
+    /// List the last policies of this host
+    History,
+    /// Guard an interface
+    Attach {
+        interface: String,
+        /// In the driver, in the stack, or the best there is [default: as limiterd.toml says]
+        #[arg(long)]
+        mode: Option<Mode>,
+        /// Take the place of somebody else's XDP program
+        #[arg(long)]
+        replace: bool,
+    },
+    /// End the guard of an interface, until it is attached again
+    Detach(detach::DetachArguments),
+    /// Show what is guarded, by which policy, and what is wrong; exits 1 when degraded
+    Status,
+    /// Show packets and bytes by rule, verdict, reason and family
+    Stats {
+        /// Only this rule
+        #[arg(long)]
+        rule: Option<String>,
+        /// Again every second, with rates
+        #[arg(long)]
+        watch: bool,
+    },
+    /// List the worst sources
+    Top(top::TopArguments),
+    /// Print completions for a shell
+    Completions { shell: clap_complete::Shell },
+    /// Write manual pages into a directory
+    Man { directory: PathBuf },
+}
+
+/// The whole program.
+pub fn main() -> ExitCode {
+    let Arguments { global, verb } = Arguments::parse();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return Problem::failed(format!("cannot start: {error}"), None).report(),
+    };
+    let client = Client::new(&global.socket);
+    runtime.block_on(run(verb, client, global.output)).unwrap_or_else(|problem| problem.report())
+}
+
+async fn run(verb: Verb, client: Client, format: Format) -> Result<ExitCode, Problem> {
+    match verb {
+        Verb::SetPolicy(arguments) => set_policy::run(&client, arguments, format).await,
+        Verb::GetPolicy { effective } => get_policy::run(&client, effective, format).await,
+        Verb::CheckPolicy { file, strict } => Ok(check_policy::run(&file, strict, format)),
+        Verb::DiffPolicy { file } => set_policy::difference(&client, &file, format).await,
+        Verb::Reload => set_policy::reload(&client, format).await,
+        Verb::RollbackPolicy => set_policy::rollback(&client, format).await,
+        Verb::History => history::run(&client, format).await,
+        Verb::Attach { interface, mode, replace } => {
+            attach::run(&client, &interface, mode, replace, format).await
+        }
+        Verb::Detach(arguments) => detach::run(&client, arguments, format).await,
+        Verb::Status => status::run(&client, format).await,
+        Verb::Stats { rule, watch } => stats::run(&client, rule.as_deref(), watch, format).await,
+        Verb::Top(arguments) => top::run(&client, arguments, format).await,
+        Verb::Completions { shell } => Ok(shell::completions(shell)),
+        Verb::Man { directory } => shell::man(&directory),
+    }
+}

@@ -1,0 +1,80 @@
+//! `set-policy`, `diff-policy`, `reload`, `rollback-policy`: what changes the policy in force.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::Format;
+use super::output::{Problem, count, print_as, say, short_hash, show_diagnostics};
+use crate::control::api::SetPolicy;
+use crate::control::client::Client;
+use crate::policy::Bundle;
+
+#[derive(Debug, Args)]
+pub struct SetPolicyArguments {
+    file: PathBuf,
+
+    /// Only say what would change
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Apply although a set file lost more than half of its entries
+    #[arg(long)]
+    force: bool,
+
+    /// Refuse warnings too
+    #[arg(long)]
+    strict: bool,
+}
+
+pub async fn run(
+    client: &Client,
+    arguments: SetPolicyArguments,
+    format: Format,
+) -> Result<ExitCode, Problem> {
+    let bundle = read(&arguments.file)?;
+    let asked = [("dry-run", arguments.dry_run), ("force", arguments.force), ("strict", arguments.strict)];
+    let query: Vec<&str> = asked.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
+    let answer: SetPolicy = client.put(&format!("/v1/policy?{}", query.join("&")), &bundle).await?;
+    Ok(show(&answer, format))
+}
+
+pub async fn difference(client: &Client, file: &Path, format: Format) -> Result<ExitCode, Problem> {
+    let bundle = read(file)?;
+    // What would need `--force` is a difference to be shown like any other.
+    let answer: SetPolicy = client.put("/v1/policy?dry-run&force", &bundle).await?;
+    Ok(show(&answer, format))
+}
+
+pub async fn reload(client: &Client, format: Format) -> Result<ExitCode, Problem> {
+    let answer: SetPolicy = client.post("/v1/reload").await?;
+    Ok(show(&answer, format))
+}
+
+pub async fn rollback(client: &Client, format: Format) -> Result<ExitCode, Problem> {
+    let answer: SetPolicy = client.post("/v1/policy/rollback").await?;
+    Ok(show(&answer, format))
+}
+
+fn read(file: &Path) -> Result<Bundle, Problem> {
+    Bundle::read(file)
+        .map_err(|diagnostics| Problem::bad_policy(format!("cannot read `{}`", file.display()), diagnostics))
+}
+
+fn show(answer: &SetPolicy, format: Format) -> ExitCode {
+    say(&show_diagnostics(&answer.warnings));
+    print_as(format, answer, |answer| {
+        let mut text: String = answer.changes.iter().map(|change| format!("{change}\n")).collect();
+        let rules = count(answer.rules, "rule");
+        let hash = short_hash(&answer.hash);
+        text += &match (answer.applied, answer.unchanged) {
+            (true, _) => format!("applied: {hash}, generation {}, {rules}\n", answer.generation),
+            (false, true) => format!("unchanged: {hash} is in force already, {rules}\n"),
+            (false, false) => {
+                format!("not applied: {hash} would make {}, {rules}\n", count(answer.changes.len(), "change"))
+            }
+        };
+        text
+    })
+}

@@ -1,0 +1,246 @@
+//! What the control API answers, shared by server and client. Fields are only ever added.
+//!
+//! Times are RFC 3339, durations end in `_s`, addresses are canonical.
+
+use serde::{Deserialize, Serialize};
+
+use crate::datapath::Mode;
+use crate::policy::{Change, Diagnostic};
+
+/// Largest body of `PUT /v1/policy`, in bytes.
+pub const MAX_BUNDLE_BYTES: usize = 64 << 20;
+
+/// Any answer that is not a success.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    pub error: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// Mistakes in a policy, each with its position.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// `GET /v1/status`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    pub version: String,
+    pub uptime_s: u64,
+    /// Something that must be guarded or in force is not: `problems` says what.
+    pub degraded: bool,
+    pub problems: Vec<String>,
+    pub interfaces: Vec<GuardedInterface>,
+    /// Interfaces that should be guarded and are not.
+    pub unguarded: Vec<UnguardedInterface>,
+    /// `null` without a packet tier.
+    pub policy: Option<PolicyStatus>,
+    /// `null` without a packet tier.
+    pub table: Option<Table>,
+    pub warnings: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuardedInterface {
+    pub name: String,
+    pub index: u32,
+    pub mode: Mode,
+    pub attached_s: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnguardedInterface {
+    pub name: String,
+    /// Detached by hand: holds until `attach`.
+    pub detached: bool,
+    pub reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyStatus {
+    pub hash: String,
+    pub generation: u64,
+    pub rules: usize,
+    pub loaded_at: String,
+    pub age_s: u64,
+    pub applied_by: String,
+    /// The file this host reads its policy from.
+    pub file: String,
+    /// How the policy in force differs from the file; `null` when it does not.
+    pub drift: Option<String>,
+}
+
+/// Load of the bucket table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Table {
+    pub entries: u64,
+    pub used: u64,
+    /// Live buckets evicted since the table was made.
+    pub pressure: u64,
+}
+
+/// `PUT /v1/policy`, `POST /v1/reload`, `POST /v1/policy/rollback`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SetPolicy {
+    pub applied: bool,
+    /// It was in force already.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unchanged: bool,
+    pub generation: u64,
+    pub hash: String,
+    pub rules: usize,
+    pub warnings: Vec<Diagnostic>,
+    pub changes: Vec<Change>,
+}
+
+/// `GET /v1/policy`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InForce {
+    pub hash: String,
+    pub generation: u64,
+    pub loaded_at: String,
+    pub applied_by: String,
+    pub policy: String,
+    pub files: std::collections::BTreeMap<String, String>,
+}
+
+/// `GET /v1/stats`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stats {
+    pub stats: Vec<Stat>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stat {
+    /// Empty for packets judged by no rule.
+    pub rule: String,
+    pub reason: String,
+    pub verdict: String,
+    /// `ipv4`, `ipv6` or `other`.
+    pub family: String,
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+/// `GET /v1/sources`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sources {
+    pub sources: Vec<Source>,
+}
+
+/// One source, its buckets merged over the limits it is charged to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Source {
+    /// The key the limiter acts on: an address, or a prefix.
+    pub source: String,
+    /// The rule of the bucket that dropped most, then of the emptiest.
+    pub rule: String,
+    /// The named limit of that bucket, if it has a name.
+    pub limit: Option<String>,
+    /// Packets admitted since its buckets were claimed.
+    pub passed: u64,
+    /// Packets dropped, sampled: exact to about 32 per CPU.
+    pub dropped: u64,
+    /// 0 all of the burst is left … 1 nothing is.
+    pub fill: f64,
+    pub penalised_until: Option<String>,
+    /// Buckets merged here.
+    pub buckets: usize,
+}
+
+/// `GET /v1/history`, newest first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct History {
+    pub history: Vec<HistoryEntry>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryEntry {
+    pub generation: u64,
+    pub hash: String,
+    pub loaded_at: String,
+    pub applied_by: String,
+    pub rules: usize,
+    pub in_force: bool,
+    /// The generation a rollback brought back.
+    pub restores: Option<u64>,
+}
+
+/// Body of `PUT /v1/interfaces/{name}`; an empty body takes the defaults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttachRequest {
+    /// `None`: what limiterd.toml says.
+    #[serde(default)]
+    pub mode: Option<Mode>,
+    #[serde(default)]
+    pub replace: bool,
+}
+
+/// Answer to `PUT /v1/interfaces/{name}`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attached {
+    pub name: String,
+    pub index: u32,
+    pub mode: Mode,
+    /// What the operator should know: a fall back to generic mode, a gap while the mode changed.
+    pub warnings: Vec<String>,
+}
+
+/// Answer to `DELETE /v1/interfaces/{name}`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Detached {
+    pub name: String,
+    /// It was guarded until now.
+    pub was_attached: bool,
+    pub warnings: Vec<String>,
+}
+
+/// `GET /v1/rules`: the policy in force with every name resolved and every default filled in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rules {
+    pub default: DefaultRule,
+    /// In file order.
+    pub rules: Vec<Rule>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DefaultRule {
+    pub verdict: String,
+    pub malformed: String,
+    /// Prefix lengths that make a source.
+    pub source: SourceWidths,
+    pub limits: Vec<Limit>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceWidths {
+    pub ipv4: u8,
+    pub ipv6: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rule {
+    pub name: String,
+    /// `enforce` or `observe`.
+    pub mode: String,
+    /// Sets and prefixes; `null` is every source.
+    pub from: Option<Vec<String>>,
+    /// Services and terms; `null` is all traffic.
+    pub to: Option<Vec<String>>,
+    /// `pass`, `drop` or `limit`.
+    pub action: String,
+    pub limits: Vec<Limit>,
+    pub before_bans: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    pub name: Option<String>,
+    /// Scope: what has a bucket each.
+    pub per: String,
+    pub rate: String,
+    /// In `unit`.
+    pub burst: u64,
+    /// `packets` or `bytes`.
+    pub unit: String,
+}

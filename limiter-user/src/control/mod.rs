@@ -1,0 +1,8 @@
+//! The control API: HTTP/1.1 and JSON on a unix socket. Types, server, client.
+
+pub mod api;
+pub mod client;
+mod peer;
+pub mod server;
+
+pub use peer::Peer;

@@ -1,0 +1,490 @@
+//! The control API's server.
+//!
+//! Every connection carries one request, within limits of size and time, and nobody may hold more than a few
+//! connections: a hostile client cannot keep others out, and nothing it does is waited for while the core is
+//! held.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Extension, Path, Request, State};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+use axum::{Json, Router};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use serde::Serialize;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+
+use super::Peer;
+use super::api::{AttachRequest, Failure, MAX_BUNDLE_BYTES};
+use crate::daemon::{By, Daemon, Kind, Query, Refusal, Sort, Wish};
+use crate::policy::Bundle;
+
+/// Group that may read.
+pub const GROUP: &str = "limiter";
+
+/// Connections of everybody, and of one user who is not root.
+const CONNECTIONS: usize = 128;
+const CONNECTIONS_OF_ONE: usize = 16;
+
+/// A request's head has to come within this.
+const HEAD_DEADLINE: Duration = Duration::from_secs(5);
+/// A small body within this, a bundle within that.
+const BODY_DEADLINE: Duration = Duration::from_secs(10);
+const BUNDLE_DEADLINE: Duration = Duration::from_secs(60);
+/// A connection ends after this, whatever it does.
+const CONNECTION_DEADLINE: Duration = Duration::from_secs(180);
+
+/// Bytes of a body that is no bundle.
+const SMALL_BODY: usize = 64 << 10;
+
+#[derive(Clone)]
+struct Api {
+    daemon: Arc<Daemon>,
+    admin_group: Option<u32>,
+    /// One bundle at a time: one of those who may change things, one of those who may not (`dry-run`).
+    uploads: Arc<[Semaphore; 2]>,
+    /// One scan of the table at a time.
+    scans: Arc<Semaphore>,
+}
+
+/// A bound socket, its file removed when this is dropped.
+pub struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Socket {
+    /// Binds with mode 0660 and the group `limiter`. A socket nobody answers is replaced; one that somebody
+    /// answers is an error of kind `AddrInUse`.
+    pub fn bind(path: &FilePath) -> io::Result<Self> {
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        if Self::is_answered(path) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        // Bound under another name, so that nobody connects before the mode is right.
+        let beside = path.with_extension(format!("{}", std::process::id()));
+        let _ = std::fs::remove_file(&beside);
+        let listener = UnixListener::bind(&beside)?;
+        let group = group_id(GROUP);
+        if group.is_none() {
+            tracing::warn!(group = GROUP, "no such group, the control socket is root's alone");
+        }
+        let owned = nix::unistd::chown(&beside, None, group.map(nix::unistd::Gid::from_raw));
+        let mode = if owned.is_ok() { 0o660 } else { 0o600 };
+        std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(mode))?;
+        std::fs::rename(&beside, path)?;
+        Ok(Self { listener, path: path.to_owned() })
+    }
+}
+
+impl Socket {
+    /// Whether a daemon listens there.
+    pub fn is_answered(path: &FilePath) -> bool {
+        std::os::unix::net::UnixStream::connect(path).is_ok()
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// The id of a group, if there is one of that name.
+pub fn group_id(name: &str) -> Option<u32> {
+    nix::unistd::Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw())
+}
+
+/// Answers until `stop` resolves.
+pub async fn serve(socket: Socket, daemon: Arc<Daemon>, stop: impl Future<Output = ()>) {
+    let admin = daemon.settings().admin_group.clone();
+    let admin_group = group_id(&admin);
+    if admin_group.is_none() {
+        tracing::info!(group = admin, "no such group, only root may change things");
+    }
+    let api = Api {
+        daemon,
+        admin_group,
+        uploads: Arc::new([Semaphore::new(1), Semaphore::new(1)]),
+        scans: Arc::new(Semaphore::new(1)),
+    };
+    let router = routes(api);
+    let connections = Arc::new(Connections::default());
+    tokio::pin!(stop);
+    loop {
+        let accepted = tokio::select! {
+            accepted = socket.listener.accept() => accepted,
+            () = &mut stop => return,
+        };
+        match accepted {
+            Ok((stream, _)) => answer(stream, &router, &connections),
+            Err(error) => {
+                // Out of descriptors: waiting lets connections end.
+                tracing::warn!(%error, "control socket");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+fn answer(stream: UnixStream, router: &Router, connections: &Arc<Connections>) {
+    let peer = match Peer::of(&stream) {
+        Ok(peer) => peer,
+        Err(error) => {
+            tracing::warn!(%error, "control client without credentials");
+            return;
+        }
+    };
+    let Some(place) = connections.enter(&peer) else {
+        tracing::warn!(uid = peer.uid, pid = peer.pid, "too many control connections, closed");
+        return;
+    };
+    let service = TowerToHyperService::new(router.clone().layer(Extension(peer)));
+    tokio::spawn(async move {
+        let connection = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_DEADLINE)
+            .keep_alive(false)
+            .serve_connection(TokioIo::new(stream), service);
+        // A client that goes away or sends nonsense is its own affair.
+        let _ = tokio::time::timeout(CONNECTION_DEADLINE, connection).await;
+        drop(place);
+    });
+}
+
+/// Who is connected how often.
+#[derive(Default)]
+struct Connections(Mutex<HashMap<u32, usize>>);
+
+/// One connection's place.
+struct Place {
+    connections: Arc<Connections>,
+    uid: u32,
+}
+
+impl Connections {
+    fn enter(self: &Arc<Self>, peer: &Peer) -> Option<Place> {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = counts.values().sum();
+        let own = counts.entry(peer.uid).or_default();
+        if peer.uid != 0 && (*own >= CONNECTIONS_OF_ONE || all >= CONNECTIONS) {
+            return None;
+        }
+        *own += 1;
+        Some(Place { connections: Arc::clone(self), uid: peer.uid })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut counts = self.connections.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = counts.get_mut(&self.uid) {
+            *own -= 1;
+            if *own == 0 {
+                counts.remove(&self.uid);
+            }
+        }
+    }
+}
+
+fn routes(api: Api) -> Router {
+    let v1 = Router::new()
+        .route("/status", get(status))
+        .route("/policy", get(policy).put(set_policy))
+        .route("/policy/rollback", post(rollback))
+        .route("/rules", get(rules))
+        .route("/stats", get(stats))
+        .route("/sources", get(sources))
+        .route("/history", get(history))
+        .route("/reload", post(reload))
+        .route("/interfaces/{name}", put(attach).delete(detach));
+    Router::new()
+        .nest("/v1", v1)
+        .fallback(|uri: Uri| async move {
+            No::new(
+                StatusCode::NOT_FOUND,
+                format!("there is no `{}`", uri.path()),
+                "`GET /v1/status` is a start",
+            )
+        })
+        .method_not_allowed_fallback(|uri: Uri| async move {
+            No::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                format!("`{}` does not take this method", uri.path()),
+                "GET reads, PUT sets, POST does, DELETE undoes",
+            )
+        })
+        .with_state(api)
+}
+
+/// A refusal on its way out.
+struct No {
+    status: StatusCode,
+    failure: Failure,
+}
+
+impl No {
+    fn new(status: StatusCode, error: impl Into<String>, hint: impl Into<String>) -> Self {
+        let failure = Failure { error: error.into(), hint: Some(hint.into()), diagnostics: Vec::new() };
+        Self { status, failure }
+    }
+}
+
+impl From<Refusal> for No {
+    fn from(refusal: Refusal) -> Self {
+        let status = match refusal.kind {
+            Kind::BadPolicy => StatusCode::UNPROCESSABLE_ENTITY,
+            Kind::Stale => StatusCode::PRECONDITION_FAILED,
+            Kind::NeedsForce | Kind::Conflict => StatusCode::CONFLICT,
+            Kind::NotFound => StatusCode::NOT_FOUND,
+            Kind::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self { status, failure: refusal.failure }
+    }
+}
+
+impl IntoResponse for No {
+    fn into_response(self) -> Response {
+        (self.status, Json(self.failure)).into_response()
+    }
+}
+
+type Answer<T> = Result<Json<T>, No>;
+
+impl Api {
+    /// Runs what blocks where it may.
+    async fn run<T: Serialize + Send + 'static>(
+        &self,
+        work: impl FnOnce(&Daemon) -> Result<T, Refusal> + Send + 'static,
+    ) -> Answer<T> {
+        let daemon = Arc::clone(&self.daemon);
+        match tokio::task::spawn_blocking(move || work(&daemon)).await {
+            Ok(result) => Ok(Json(result?)),
+            Err(error) => Err(No::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                format!("limiterd failed: {error}"),
+                "this is a defect of limiterd; its log says more",
+            )),
+        }
+    }
+
+    /// Refuses whoever may not change things, and logs whoever may.
+    fn permit(&self, peer: &Peer, what: &str) -> Result<(), No> {
+        if !peer.may_change(self.admin_group) {
+            tracing::warn!(uid = peer.uid, pid = peer.pid, what, "change refused: not permitted");
+            return Err(No::new(
+                StatusCode::FORBIDDEN,
+                format!("uid {} may look but not change anything", peer.uid),
+                format!(
+                    "run it as root, or as a member of the group `{}`",
+                    self.daemon.settings().admin_group
+                ),
+            ));
+        }
+        tracing::info!(uid = peer.uid, pid = peer.pid, what, "change asked for");
+        Ok(())
+    }
+}
+
+async fn status(State(api): State<Api>) -> Answer<impl Serialize> {
+    api.run(Daemon::status).await
+}
+
+async fn policy(State(api): State<Api>) -> Result<Response, No> {
+    let Json(policy) = api.run(|daemon| Ok(daemon.core().policy_in_force())).await?;
+    match policy {
+        Some(policy) => Ok(([(header::ETAG, format!("\"{}\"", policy.hash))], Json(policy)).into_response()),
+        None => {
+            Err(No::new(StatusCode::NOT_FOUND, "no policy is known", "`limiterctl set-policy FILE` sets one"))
+        }
+    }
+}
+
+async fn rules(State(api): State<Api>) -> Answer<impl Serialize> {
+    api.run(|daemon| {
+        daemon.core().rules().ok_or_else(|| {
+            let hint = "`limiterctl get-policy` shows its text";
+            Refusal::new(Kind::NotFound, "this version cannot read the policy in force", hint)
+        })
+    })
+    .await
+}
+
+async fn stats(State(api): State<Api>) -> Answer<impl Serialize> {
+    api.run(|daemon| daemon.core().stats()).await
+}
+
+async fn history(State(api): State<Api>) -> Answer<impl Serialize> {
+    api.run(|daemon| Ok(daemon.core().history())).await
+}
+
+async fn sources(State(api): State<Api>, uri: Uri) -> Answer<impl Serialize> {
+    let mut query = Query { top: 20, sort: Sort::Dropped, by: By::Source, rule: None };
+    for (key, value) in parameters(&uri, &["top", "sort", "by", "rule"])? {
+        match (key.as_str(), value.as_str()) {
+            ("top", number) => {
+                query.top = number.parse().map_err(|_| bad_value("top", number, "a number"))?;
+            }
+            ("sort", "dropped") => query.sort = Sort::Dropped,
+            ("sort", "passed") => query.sort = Sort::Passed,
+            ("sort", other) => return Err(bad_value("sort", other, "`dropped` or `passed`")),
+            ("by", "source") => query.by = By::Source,
+            ("by", "prefix") => query.by = By::Prefix,
+            ("by", other) => return Err(bad_value("by", other, "`source` or `prefix`")),
+            (_, rule) => query.rule = Some(rule.to_owned()),
+        }
+    }
+    let Ok(_one_at_a_time) = api.scans.acquire().await else { return Err(busy()) };
+    api.run(move |daemon| daemon.core().sources(&query)).await
+}
+
+async fn set_policy(
+    State(api): State<Api>,
+    Extension(peer): Extension<Peer>,
+    uri: Uri,
+    headers: HeaderMap,
+    request: Request,
+) -> Answer<impl Serialize> {
+    let mut wish = Wish::default();
+    for (key, value) in parameters(&uri, &["dry-run", "force", "strict"])? {
+        let on = match value.as_str() {
+            "" | "true" | "1" => true,
+            "false" | "0" => false,
+            other => return Err(bad_value(&key, other, "`true` or `false`")),
+        };
+        match key.as_str() {
+            "dry-run" => wish.dry_run = on,
+            "force" => wish.demands.force = on,
+            _ => wish.demands.strict = on,
+        }
+    }
+    wish.if_match = if_match(&headers)?;
+    if !wish.dry_run {
+        api.permit(&peer, "set-policy")?;
+    }
+    let lane = usize::from(!peer.may_change(api.admin_group));
+    let Ok(_one_at_a_time) = api.uploads[lane].try_acquire() else { return Err(busy()) };
+    let body = read_body(request.into_body(), MAX_BUNDLE_BYTES, BUNDLE_DEADLINE).await?;
+    let by = peer.to_string();
+    api.run(move |daemon| {
+        let bundle: Bundle = serde_json::from_slice(&body).map_err(|error| {
+            Refusal::new(Kind::BadPolicy, format!("the body is not a bundle: {error}"), BUNDLE_HINT)
+        })?;
+        drop(body);
+        daemon.set_policy(bundle, &wish, by)
+    })
+    .await
+}
+
+const BUNDLE_HINT: &str =
+    "`{\"policy\": \"policy.toml\", \"files\": {\"policy.toml\": \"version = 1\\n…\"}}` is the shape";
+
+async fn rollback(State(api): State<Api>, Extension(peer): Extension<Peer>) -> Answer<impl Serialize> {
+    api.permit(&peer, "rollback-policy")?;
+    api.run(move |daemon| daemon.rollback(peer.to_string())).await
+}
+
+async fn reload(State(api): State<Api>, Extension(peer): Extension<Peer>) -> Answer<impl Serialize> {
+    api.permit(&peer, "reload")?;
+    api.run(move |daemon| daemon.reload(peer.to_string())).await
+}
+
+async fn attach(
+    State(api): State<Api>,
+    Extension(peer): Extension<Peer>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Answer<impl Serialize> {
+    api.permit(&peer, "attach")?;
+    let body = read_body(request.into_body(), SMALL_BODY, BODY_DEADLINE).await?;
+    let asked: AttachRequest = if body.is_empty() {
+        AttachRequest::default()
+    } else {
+        serde_json::from_slice(&body).map_err(|error| {
+            let hint = "`{\"mode\": \"auto\", \"replace\": false}` is the shape";
+            No::new(StatusCode::BAD_REQUEST, format!("the body is not understood: {error}"), hint)
+        })?
+    };
+    api.run(move |daemon| daemon.attach(&name, asked.mode, asked.replace)).await
+}
+
+async fn detach(
+    State(api): State<Api>,
+    Extension(peer): Extension<Peer>,
+    Path(name): Path<String>,
+) -> Answer<impl Serialize> {
+    api.permit(&peer, "detach")?;
+    api.run(move |daemon| daemon.detach(&name)).await
+}
+
+/// The whole body, within a size and a time.
+async fn read_body(body: Body, limit: usize, deadline: Duration) -> Result<Bytes, No> {
+    match tokio::time::timeout(deadline, to_bytes(body, limit)).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(error)) => {
+            let too_large = std::error::Error::source(&error)
+                .is_some_and(|source| source.is::<http_body_util::LengthLimitError>());
+            if too_large {
+                return Err(No::new(
+                    StatusCode::PAYLOAD_TOO_LARGE,
+                    format!("the body is larger than {limit} bytes"),
+                    "a policy with its set files may take 64 MiB",
+                ));
+            }
+            Err(No::new(StatusCode::BAD_REQUEST, "the body was cut short", "send it whole"))
+        }
+        Err(_) => Err(No::new(
+            StatusCode::REQUEST_TIMEOUT,
+            format!("the body did not come within {} s", deadline.as_secs()),
+            "send it faster",
+        )),
+    }
+}
+
+/// The query's parameters; a name that is not known is refused, since a mistyped `dry-run` would apply.
+fn parameters(uri: &Uri, known: &[&str]) -> Result<Vec<(String, String)>, No> {
+    let query = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri).map_err(|error| {
+        No::new(StatusCode::BAD_REQUEST, format!("the query is not understood: {error}"), "")
+    })?;
+    for (key, _) in &query.0 {
+        if !known.contains(&key.as_str()) {
+            return Err(No::new(
+                StatusCode::BAD_REQUEST,
+                format!("`{}` takes no `{key}`", uri.path()),
+                format!(
+                    "it takes {}",
+                    known.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ")
+                ),
+            ));
+        }
+    }
+    Ok(query.0)
+}
+
+fn bad_value(key: &str, value: &str, expected: &str) -> No {
+    No::new(StatusCode::BAD_REQUEST, format!("`{key}` is `{value}`"), format!("write {expected}"))
+}
+
+/// `If-Match`, its quotes taken off; `*` demands nothing, since there is always a policy.
+fn if_match(headers: &HeaderMap) -> Result<Option<String>, No> {
+    let Some(value) = headers.get(header::IF_MATCH) else { return Ok(None) };
+    let text = value.to_str().map_err(|_| bad_value("If-Match", "…", "the hash of a policy"))?;
+    let hash = text.trim().trim_matches('"');
+    Ok((hash != "*").then(|| hash.to_owned()))
+}
+
+fn busy() -> No {
+    No::new(StatusCode::CONFLICT, "another policy is being sent", "try again in a moment")
+}

@@ -1,0 +1,302 @@
+//! What the daemon holds: the datapath, the policy in force, the state directory, and who guards what.
+//!
+//! The policy in force lives in the kernel; this is the hand on it. It changes only here, whole or not at all.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::guards::Guards;
+use super::prepare::{self, Basis, Demands, InForce, Prepared, Reading};
+use super::refusal::{Kind, Refusal};
+use super::sealed::Sealed;
+use super::settings::Settings;
+use super::state::StateDirectory;
+use crate::control::api::SetPolicy;
+use crate::datapath::{Datapath, Facts, Image};
+use crate::policy::{Bundle, Diagnostic};
+
+/// Without a policy everything passes, and is counted.
+const BUILT_IN: &str = "version = 1\n";
+
+/// Who applied it, then.
+pub const BUILT_IN_BY: &str = "built in";
+
+/// Where a policy comes from.
+#[derive(Clone, Debug)]
+pub enum Origin {
+    /// The file of the settings: at start, by `reload`, by SIGHUP, by a change of the file.
+    File { by: String },
+    /// Sent over the socket.
+    Sent { by: String },
+    /// Brought back from the state directory.
+    Rollback { by: String, generation: u64 },
+}
+
+pub struct Core {
+    pub settings: Arc<Settings>,
+    /// `None` without a packet tier.
+    pub datapath: Option<Box<dyn Datapath>>,
+    pub state: StateDirectory,
+    pub guards: Guards,
+    pub in_force: Option<Arc<InForce>>,
+    /// Generation of the policy packets are judged by: that of `in_force` once the start is over.
+    enforced: Option<u64>,
+    /// Why the policy file was not applied when it last should have been.
+    pub file_refused: Option<Refusal>,
+    pub last_reload: Option<SystemTime>,
+    /// Other things the operator should know.
+    pub notices: Vec<String>,
+}
+
+impl Core {
+    /// Takes up what is in force (in the kernel, else in the state directory), then applies the file if its
+    /// content is not what was last read from it. Guards nothing yet.
+    pub fn start(
+        settings: Arc<Settings>,
+        datapath: Option<Box<dyn Datapath>>,
+        file: Result<Bundle, Vec<Diagnostic>>,
+    ) -> Result<Self, Refusal> {
+        let state = StateDirectory::open(&settings.state);
+        let mut core = Self {
+            settings,
+            datapath,
+            state,
+            guards: Guards::default(),
+            in_force: None,
+            enforced: None,
+            file_refused: None,
+            last_reload: None,
+            notices: Vec::new(),
+        };
+        core.note_table_size();
+        core.adopt();
+        let remembered = if core.in_force.is_none() { core.state.latest() } else { None };
+        let last_read = core
+            .in_force
+            .as_ref()
+            .map(|in_force| &in_force.sealed)
+            .or(remembered.as_ref())
+            .and_then(|sealed| sealed.file_hash.clone());
+        let changed = match &file {
+            Ok(bundle) => last_read != Some(bundle.hash()),
+            Err(_) => true,
+        };
+        if changed {
+            // A file is applied over what it would replace, so that a shrunk set is noticed after a reboot too.
+            core.remember(remembered.as_ref());
+            core.apply_file(file, "file at start");
+        }
+        if core.enforced.is_none() {
+            core.restore(remembered)?;
+        }
+        Ok(core)
+    }
+
+    /// What a policy is prepared against now.
+    pub fn basis(&self) -> Basis {
+        let known = self.state.entries().map(|entry| entry.generation).max().unwrap_or(0);
+        let current = self.in_force.as_ref().map_or(0, |in_force| in_force.sealed.generation);
+        Basis { facts: self.facts(), generation: known.max(current) + 1, in_force: self.in_force.clone() }
+    }
+
+    /// Puts a prepared policy in force. `basis` is what it was prepared against: nothing else may have been
+    /// applied in between.
+    pub fn commit(
+        &mut self,
+        prepared: Prepared,
+        basis: &Basis,
+        origin: &Origin,
+    ) -> Result<SetPolicy, Refusal> {
+        let Prepared { bundle, hash, reading, compiled, changes } = prepared;
+        let before = self.in_force.as_ref().map(|in_force| Arc::clone(&in_force.sealed));
+        let mut answer = SetPolicy {
+            applied: false,
+            unchanged: false,
+            generation: basis.generation,
+            hash: hash.clone(),
+            rules: reading.policy.rules.len(),
+            warnings: reading.warnings.clone(),
+            changes,
+        };
+        if let Some(before) = &before
+            && before.hash == hash
+            && self.enforced == Some(before.generation)
+        {
+            answer.unchanged = true;
+            answer.generation = before.generation;
+            return Ok(answer);
+        }
+        let (applied_by, restores) = match origin {
+            Origin::File { by } | Origin::Sent { by } => (by.clone(), None),
+            Origin::Rollback { by, generation } => (by.clone(), Some(*generation)),
+        };
+        let file_hash = match origin {
+            Origin::File { .. } => Some(hash.clone()),
+            _ => before.as_ref().and_then(|before| before.file_hash.clone()),
+        };
+        let sealed = Arc::new(Sealed {
+            bundle,
+            hash,
+            generation: basis.generation,
+            loaded_at: SystemTime::now(),
+            applied_by,
+            file_hash,
+            restores,
+            slots: compiled.slots.clone(),
+            rules: reading.policy.rules.len(),
+        });
+        self.publish(prepare::image(&compiled), &sealed)?;
+        self.state.keep(&sealed);
+        tracing::info!(
+            generation = sealed.generation,
+            hash = sealed.hash,
+            by = sealed.applied_by,
+            rules = sealed.rules,
+            changes = answer.changes.len(),
+            "policy applied"
+        );
+        self.in_force = Some(Arc::new(InForce { sealed, reading: Some(reading) }));
+        answer.applied = true;
+        Ok(answer)
+    }
+
+    /// The policy file was not applied: what is in force stays.
+    pub fn refuse_file(&mut self, refusal: Refusal) {
+        for diagnostic in &refusal.failure.diagnostics {
+            tracing::error!(%diagnostic, "policy file");
+        }
+        tracing::error!(reason = refusal.line(), "policy file not applied, the policy in force stays");
+        self.file_refused = Some(refusal);
+        self.last_reload = Some(SystemTime::now());
+    }
+
+    /// The policy file is what is in force.
+    pub fn accept_file(&mut self) {
+        self.file_refused = None;
+        self.last_reload = Some(SystemTime::now());
+    }
+
+    pub fn reading(&self) -> Option<&Reading> {
+        self.in_force.as_ref()?.reading.as_ref()
+    }
+
+    fn facts(&self) -> Facts {
+        // Without a packet tier nothing is published; the numbers only serve to check.
+        self.datapath
+            .as_ref()
+            .map_or(Facts { tick_ns: 4_000_000, buckets: self.settings.buckets }, |datapath| datapath.facts())
+    }
+
+    fn note_table_size(&mut self) {
+        let wanted = self.settings.buckets.next_power_of_two();
+        if let Some(datapath) = &self.datapath
+            && datapath.facts().buckets != wanted
+        {
+            let has = datapath.facts().buckets;
+            let notice = format!(
+                "the table has {has} buckets, the settings say {}: a table keeps its size until `limiterctl detach --direct --all` removes it",
+                self.settings.buckets
+            );
+            tracing::warn!(notice, "table");
+            self.notices.push(notice);
+        }
+    }
+
+    /// Takes up the policy the kernel enforces.
+    fn adopt(&mut self) {
+        let Some(text) = self.datapath.as_ref().and_then(|datapath| datapath.sealed()) else { return };
+        let sealed: Sealed = match serde_json::from_slice(&text) {
+            Ok(sealed) => sealed,
+            Err(error) => {
+                tracing::error!(%error, "the kernel enforces a policy whose text cannot be read");
+                return;
+            }
+        };
+        let sealed = Arc::new(sealed);
+        let reading = match prepare::read(&sealed.bundle, &sealed.slots, self.facts(), sealed.generation) {
+            Ok((_, reading)) => Some(reading),
+            Err(diagnostics) => {
+                tracing::error!(
+                    reason = Refusal::bad_policy(&sealed.bundle.policy, diagnostics).line(),
+                    "this version cannot read the policy the kernel enforces"
+                );
+                None
+            }
+        };
+        if !self.state.entries().any(|entry| entry.generation == sealed.generation) {
+            self.state.keep(&sealed);
+        }
+        tracing::info!(
+            generation = sealed.generation,
+            hash = sealed.hash,
+            by = sealed.applied_by,
+            "policy adopted from the kernel"
+        );
+        self.enforced = Some(sealed.generation);
+        self.in_force = Some(Arc::new(InForce { sealed, reading }));
+    }
+
+    /// Makes the last policy known the one a file is compared with, though the kernel does not enforce it.
+    fn remember(&mut self, remembered: Option<&Arc<Sealed>>) {
+        if let Some(sealed) = remembered
+            && let Ok((_, reading)) =
+                prepare::read(&sealed.bundle, &sealed.slots, self.facts(), sealed.generation)
+        {
+            self.in_force = Some(Arc::new(InForce { sealed: Arc::clone(sealed), reading: Some(reading) }));
+        }
+    }
+
+    fn apply_file(&mut self, file: Result<Bundle, Vec<Diagnostic>>, by: &str) {
+        let name = self.settings.policy.display().to_string();
+        let basis = self.basis();
+        let result = file
+            .map_err(|diagnostics| Refusal::bad_policy(&name, diagnostics))
+            .and_then(|bundle| prepare::prepare(bundle, &basis, Demands::default()))
+            .and_then(|prepared| self.commit(prepared, &basis, &Origin::File { by: by.to_owned() }));
+        match result {
+            Ok(_) => self.accept_file(),
+            Err(refusal) => self.refuse_file(refusal),
+        }
+    }
+
+    /// Enforces the last policy known, else the built-in one.
+    fn restore(&mut self, remembered: Option<Arc<Sealed>>) -> Result<(), Refusal> {
+        if let Some(sealed) = remembered {
+            match prepare::read(&sealed.bundle, &sealed.slots, self.facts(), sealed.generation) {
+                Ok((compiled, reading)) => {
+                    self.publish(prepare::image(&compiled), &sealed)?;
+                    tracing::info!(
+                        generation = sealed.generation,
+                        hash = sealed.hash,
+                        "policy restored from the state directory"
+                    );
+                    self.in_force = Some(Arc::new(InForce { sealed, reading: Some(reading) }));
+                    return Ok(());
+                }
+                Err(diagnostics) => tracing::error!(
+                    reason = Refusal::bad_policy(&sealed.bundle.policy, diagnostics).line(),
+                    "the last policy cannot be restored"
+                ),
+            }
+        }
+        self.in_force = None;
+        tracing::error!("no policy could be applied: everything passes");
+        let bundle = Bundle::from_text("policy.toml", BUILT_IN);
+        let basis = self.basis();
+        let prepared = prepare::prepare(bundle, &basis, Demands::default())?;
+        self.commit(prepared, &basis, &Origin::Sent { by: BUILT_IN_BY.to_owned() })?;
+        Ok(())
+    }
+
+    fn publish(&mut self, image: Image<'_>, sealed: &Sealed) -> Result<(), Refusal> {
+        if let Some(datapath) = &mut self.datapath {
+            let text = serde_json::to_vec(sealed).map_err(|error| {
+                let error = format!("cannot write the policy down: {error}");
+                Refusal::new(Kind::Failed, error, "this is a defect of limiterd")
+            })?;
+            datapath.publish(image, &text)?;
+        }
+        self.enforced = Some(sealed.generation);
+        Ok(())
+    }
+}

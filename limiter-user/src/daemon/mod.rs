@@ -1,0 +1,213 @@
+//! limiterd: takes up what is in force, guards interfaces, answers the control socket, and leaves everything
+//! in place when it ends.
+//!
+//! [`Daemon`] is what the outside talks to. Its methods block (system calls, compiling) and are called from
+//! threads that may. Reading waits for nothing longer than a publish; checking and compiling take no lock.
+
+mod core;
+mod effective;
+mod guards;
+mod links;
+mod prepare;
+mod refusal;
+mod run;
+pub mod sealed;
+pub mod settings;
+mod sources;
+mod state;
+mod view;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+pub use self::core::Core;
+pub use prepare::{Demands, InForce, Reading, read};
+pub use refusal::{Kind, Refusal};
+pub use run::run;
+pub use settings::Settings;
+pub use sources::{By, MOST, Query, Sort, show_network};
+pub use view::{FAMILY_NAMES, NamedCounter};
+
+use self::core::Origin;
+use crate::control::api::{Attached, Detached, SetPolicy, Status};
+use crate::datapath::{Datapath, Mode};
+use crate::policy::{Bundle, Diagnostic};
+
+/// How old the last look at the policy file may be.
+const FILE_LOOK: Duration = Duration::from_secs(2);
+
+/// How a policy is to be applied.
+#[derive(Clone, Debug, Default)]
+pub struct Wish {
+    /// Only say what would happen.
+    pub dry_run: bool,
+    pub demands: Demands,
+    /// The hash the policy in force must have.
+    pub if_match: Option<String>,
+}
+
+pub struct Daemon {
+    core: Mutex<Core>,
+    /// Held from the look at the policy in force to the end of a change: changes go one after the other.
+    changing: Mutex<()>,
+    /// What the policy file held when last looked at: its hash, or why it cannot be read.
+    file: Mutex<Option<(Instant, Result<String, String>)>>,
+    settings: Arc<Settings>,
+    started: Instant,
+}
+
+impl Daemon {
+    /// Takes up what is in force, applies the policy file if it changed, guards every interface there is.
+    pub fn start(settings: Settings, datapath: Option<Box<dyn Datapath>>) -> Result<Arc<Self>, Refusal> {
+        let settings = Arc::new(settings);
+        let file = read_file(&settings.policy);
+        let mut core = Core::start(Arc::clone(&settings), datapath, file)?;
+        core.reconcile(true);
+        Ok(Arc::new(Self {
+            core: Mutex::new(core),
+            changing: Mutex::new(()),
+            file: Mutex::new(None),
+            settings,
+            started: Instant::now(),
+        }))
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The core, for as long as the guard lives. Nothing slow is done with it.
+    pub fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn status(&self) -> Result<Status, Refusal> {
+        let file = self.file_hash();
+        self.core().status(self.started, &file)
+    }
+
+    /// Checks a policy and puts it in force. `by` is who asked.
+    pub fn set_policy(&self, bundle: Bundle, wish: &Wish, by: String) -> Result<SetPolicy, Refusal> {
+        self.change(bundle, wish, &Origin::Sent { by })
+    }
+
+    /// Back to the policy file.
+    pub fn reload(&self, by: String) -> Result<SetPolicy, Refusal> {
+        let name = self.settings.policy.display().to_string();
+        let result = read_file(&self.settings.policy)
+            .map_err(|diagnostics| Refusal::bad_policy(&name, diagnostics))
+            .and_then(|bundle| self.change(bundle, &Wish::default(), &Origin::File { by }));
+        match &result {
+            Ok(_) => self.core().accept_file(),
+            Err(refusal) => self.core().refuse_file(refusal.clone()),
+        }
+        result
+    }
+
+    /// Brings back the policy that was in force before. Again: the one before that.
+    pub fn rollback(&self, by: String) -> Result<SetPolicy, Refusal> {
+        let previous = {
+            let mut core = self.core();
+            let current = core.in_force.as_ref().map(|in_force| Arc::clone(&in_force.sealed));
+            let Some(current) = current else { return Err(nothing_before()) };
+            let before = core.state.before(&current);
+            before.and_then(|generation| core.state.load(generation)).ok_or_else(nothing_before)?
+        };
+        let wish = Wish { demands: Demands { force: true, strict: false }, ..Wish::default() };
+        self.change(previous.bundle.clone(), &wish, &Origin::Rollback { by, generation: previous.generation })
+    }
+
+    pub fn attach(&self, interface: &str, mode: Option<Mode>, replace: bool) -> Result<Attached, Refusal> {
+        self.core().attach(interface, mode, replace)
+    }
+
+    pub fn detach(&self, interface: &str) -> Result<Detached, Refusal> {
+        self.core().detach(interface)
+    }
+
+    /// What to do when the settings ask for nothing to stay.
+    pub fn detach_all(&self) {
+        let mut core = self.core();
+        for guard in core.guarded() {
+            let Some(datapath) = &mut core.datapath else { return };
+            match datapath.detach(&guard.name) {
+                Ok(()) => tracing::info!(interface = guard.name, "detached on exit"),
+                Err(error) => tracing::error!(interface = guard.name, %error, "not detached"),
+            }
+        }
+    }
+
+    /// Applies the policy file if its content is not what it was at the last look. `seen` is that look.
+    pub fn reload_if_changed(&self, seen: &mut Option<String>) {
+        let Ok(bundle) = read_file(&self.settings.policy) else {
+            // Files are moved into place: a file that is gone for a moment is no reason to say anything.
+            return;
+        };
+        let hash = bundle.hash();
+        let known = {
+            let core = self.core();
+            core.in_force.as_ref().and_then(|in_force| in_force.sealed.file_hash.clone())
+        };
+        if seen.as_ref() != Some(&hash) && known.as_ref() != Some(&hash) {
+            let _ = self.reload("file changed".to_owned());
+        }
+        *seen = Some(hash);
+    }
+
+    fn change(&self, bundle: Bundle, wish: &Wish, origin: &Origin) -> Result<SetPolicy, Refusal> {
+        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let basis = self.core().basis();
+        let current = basis.in_force.as_ref().map(|in_force| in_force.sealed.hash.as_str());
+        if let Some(expected) = &wish.if_match
+            && current != Some(expected)
+        {
+            let now = current.unwrap_or("none");
+            return Err(Refusal::new(
+                Kind::Stale,
+                format!("the policy in force is not the one this change was made for: its hash is {now}"),
+                "look at it with `limiterctl get-policy`, then decide again",
+            ));
+        }
+        let prepared = prepare::prepare(bundle, &basis, wish.demands)?;
+        if !wish.dry_run {
+            return self.core().commit(prepared, &basis, origin);
+        }
+        Ok(SetPolicy {
+            applied: false,
+            unchanged: current == Some(&prepared.hash),
+            generation: basis.generation,
+            rules: prepared.reading.policy.rules.len(),
+            hash: prepared.hash,
+            warnings: prepared.reading.warnings,
+            changes: prepared.changes,
+        })
+    }
+
+    /// Hash of what the policy file holds now, or why it cannot be read.
+    fn file_hash(&self) -> Result<String, String> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((looked, hash)) = file.as_ref()
+            && looked.elapsed() < FILE_LOOK
+        {
+            return hash.clone();
+        }
+        let hash = read_file(&self.settings.policy).map(|bundle| bundle.hash()).map_err(|diagnostics| {
+            diagnostics.first().map_or_else(|| "cannot be read".to_owned(), ToString::to_string)
+        });
+        *file = Some((Instant::now(), hash.clone()));
+        hash
+    }
+}
+
+fn read_file(path: &Path) -> Result<Bundle, Vec<Diagnostic>> {
+    Bundle::read(path)
+}
+
+fn nothing_before() -> Refusal {
+    Refusal::new(
+        Kind::NotFound,
+        "there is no earlier policy to go back to",
+        "`limiterctl history` lists the policies this host has had",
+    )
+}

@@ -1,0 +1,117 @@
+//! From a bundle to a policy ready to be published: everything that can be refused is refused here, without a
+//! lock and without touching the policy in force.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use limiter_common::abi::Meter;
+
+use super::refusal::{Kind, Refusal};
+use super::sealed::Sealed;
+use crate::datapath::{Facts, Image};
+use crate::policy::{
+    self, Bundle, Change, Compiled, Diagnostic, HostFacts, MeterInfo, Policy, RuleInfo, Slots,
+};
+
+/// A policy in force, with what reports need to know of it.
+pub struct InForce {
+    pub sealed: Arc<Sealed>,
+    /// `None` when this version cannot read the policy the kernel enforces.
+    pub reading: Option<Reading>,
+}
+
+/// A policy, understood.
+pub struct Reading {
+    pub policy: Policy,
+    pub rules: Vec<RuleInfo>,
+    /// By [`Meter::id`].
+    pub meters: BTreeMap<u32, (MeterInfo, Meter)>,
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// What a policy is prepared against.
+#[derive(Clone)]
+pub struct Basis {
+    pub facts: Facts,
+    pub generation: u64,
+    pub in_force: Option<Arc<InForce>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Demands {
+    /// Accept a set file that lost more than half of its entries.
+    pub force: bool,
+    /// Refuse warnings.
+    pub strict: bool,
+}
+
+pub struct Prepared {
+    pub bundle: Bundle,
+    pub hash: String,
+    pub reading: Reading,
+    pub compiled: Compiled,
+    pub changes: Vec<Change>,
+}
+
+/// Checks and compiles.
+pub fn prepare(bundle: Bundle, basis: &Basis, demands: Demands) -> Result<Prepared, Refusal> {
+    let bad = |diagnostics| Refusal::bad_policy(&bundle.policy, diagnostics);
+    let slots = basis.in_force.as_ref().map(|in_force| in_force.sealed.slots.clone()).unwrap_or_default();
+    let (compiled, reading) = read(&bundle, &slots, basis.facts, basis.generation).map_err(bad)?;
+    if demands.strict && !reading.warnings.is_empty() {
+        return Err(bad(reading.warnings));
+    }
+    let old = basis.in_force.as_ref().and_then(|in_force| in_force.reading.as_ref());
+    let changes = match old {
+        Some(old) => {
+            if !demands.force {
+                refuse_shrunk(policy::shrunk(&old.policy, &reading.policy))?;
+            }
+            policy::difference(&old.policy, &reading.policy)
+        }
+        None => Vec::new(),
+    };
+    Ok(Prepared { hash: bundle.hash(), bundle, reading, compiled, changes })
+}
+
+/// Checks and compiles, and says everything that is wrong.
+pub fn read(
+    bundle: &Bundle,
+    slots: &Slots,
+    facts: Facts,
+    generation: u64,
+) -> Result<(Compiled, Reading), Vec<Diagnostic>> {
+    let checked = policy::check(bundle)?;
+    let host = HostFacts { tick_ns: facts.tick_ns, buckets: facts.buckets, slots, generation };
+    let mut compiled = policy::compile(&checked.policy, &host)?;
+    let mut warnings = checked.warnings;
+    warnings.append(&mut compiled.warnings);
+    let numbers: BTreeMap<u32, Meter> =
+        compiled.tables.meters.iter().map(|meter| (meter.id, *meter)).collect();
+    let meters = compiled
+        .meters
+        .iter()
+        .filter_map(|info| Some((info.id, (info.clone(), *numbers.get(&info.id)?))))
+        .collect();
+    let reading = Reading { policy: checked.policy, rules: compiled.rules.clone(), meters, warnings };
+    Ok((compiled, reading))
+}
+
+/// A list that lost more than half of its entries is more often a broken download than a wish.
+fn refuse_shrunk(shrunk: Vec<Diagnostic>) -> Result<(), Refusal> {
+    let Some(first) = shrunk.first() else { return Ok(()) };
+    let hint = "if that is meant, `limiterctl set-policy FILE --force` applies it";
+    let mut refusal = Refusal::new(Kind::NeedsForce, first.message.clone(), hint);
+    refusal.failure.diagnostics = shrunk;
+    Err(refusal)
+}
+
+/// A compiled policy as the datapath takes it.
+pub fn image(compiled: &Compiled) -> Image<'_> {
+    Image {
+        tables: &compiled.tables,
+        rows: &compiled.rows,
+        reused_rules: &compiled.reused_rules,
+        reused_meters: &compiled.reused_meters,
+    }
+}
