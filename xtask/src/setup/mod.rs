@@ -11,7 +11,7 @@ pub fn run() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         bail!(
             "set-up, demo and tests attach programs to the kernel and make network namespaces, which needs root\n\n\
-             hint: run it as root, for example with `sudo --preserve-env=HOME,PATH cargo xtask …`"
+             hint: run it as root, for example with `sudo env PATH=\"$PATH\" HOME=\"$HOME\" cargo xtask …`"
         );
     }
     done(&host::check()?);
