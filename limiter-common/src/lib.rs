@@ -6,6 +6,11 @@
 #![deny(unsafe_code)]
 
 pub mod abi;
+pub mod bucket;
+pub mod hash;
+pub mod judge;
 pub mod packet;
+pub mod parse;
 pub mod prefix;
+pub mod table;
 pub mod verdict;

@@ -1,0 +1,673 @@
+//! The order of judgement: from a described packet to a verdict.
+//!
+//! ```text
+//! not IP ─► pass      malformed ─► [default] malformed      link survival ─► pass, within its budget
+//! set class × service class ─► cell: the first enforcing rule, and the first observing rule before it
+//! pass | drop | limits: all must have room, or none is charged
+//! ```
+//!
+//! An observing rule has buckets of its own and changes nothing for the rules after it.
+
+use crate::abi::{
+    BYTES, CROWD_CELLS, Description, HAS_SETS, HAS_SOURCE_PORTS, MALFORMED_PASSES, MAX_METERS,
+    MAX_METERS_PER_RULE, MAX_RULES, Meter, PACKETS, PolicyTables, RULE_COARSE, Rate, Rule, action, lone,
+};
+use crate::bucket::{self, Refusal};
+use crate::hash::{self, Keys};
+use crate::packet::{Family, Kind, Packet, Shape, Spared};
+use crate::prefix::{self, Rows};
+use crate::table::{self, Charge, Claim, Set, Word};
+use crate::verdict::Outcome;
+
+/// What judgement needs from the machine: memory shared between CPUs, and a clock.
+pub trait Engine: Keys {
+    type Set: Set;
+    type Word: Word;
+    type Rows: Rows;
+
+    /// Ticks of 1/64 ns since the epoch, by the coarse clock or the precise one.
+    fn now(self, coarse: bool) -> u64;
+    /// A set of the bucket table.
+    fn set(self, index: u32) -> Option<Self::Set>;
+    /// A word of a crowd cell: `cell` counts through all meters' cells.
+    fn crowd(self, cell: u32, unit: usize) -> Option<Self::Word>;
+    /// One of [`lone`].
+    fn lone(self, index: u32) -> Option<Self::Word>;
+    /// The prefix rows of the policy in force.
+    fn rows(self) -> Self::Rows;
+    /// A live bucket was evicted.
+    fn evicted(self);
+
+    /// Hides from a static analysis what a number may be. The kernel's verifier would otherwise follow each
+    /// way of a set as a case of its own.
+    #[inline(always)]
+    fn blur(self, number: usize) -> usize {
+        number
+    }
+
+    /// Hides from the compiler what a number may be, so that it keeps a mask the verifier needs.
+    #[inline(always)]
+    fn opaque(self, number: usize) -> usize {
+        number
+    }
+
+    // The larger steps, which the kernel program makes functions of their own.
+
+    /// See [`set_class`].
+    #[inline(always)]
+    fn set_class(self, tables: &PolicyTables, packet: &Packet) -> u8 {
+        set_class(self, tables, packet)
+    }
+
+    /// See [`look`].
+    #[inline(always)]
+    fn look(self, tables: &PolicyTables, packet: &Packet, now: u64, meter: u16) -> Answer {
+        look(self, tables, packet, now, meter)
+    }
+
+    /// See [`charge`].
+    #[inline(always)]
+    fn charge(self, tables: &PolicyTables, packet: &Packet, now: u64, meter: u16) -> Answer {
+        charge(self, tables, packet, now, meter)
+    }
+
+    /// See [`charge_unit`].
+    #[inline(always)]
+    fn charge_unit(self, tables: &PolicyTables, packet: &Packet, now: u64, key: Key) -> Answer {
+        charge_unit(self, tables, packet, now, key)
+    }
+
+    /// See [`claim`].
+    #[inline(always)]
+    fn claim(self, tables: &PolicyTables, packet: &Packet, now: u64, key: Key) -> bool {
+        claim(self, tables, packet, now, key)
+    }
+
+    /// See [`charge_crowd`].
+    #[inline(always)]
+    fn charge_crowd(self, tables: &PolicyTables, packet: &Packet, now: u64, key: Key) -> Answer {
+        charge_crowd(self, tables, packet, now, key)
+    }
+
+    /// See [`give_back`].
+    #[inline(always)]
+    fn give_back(self, tables: &PolicyTables, packet: &Packet, meter: u16, crowd: u32) {
+        give_back(self, tables, packet, meter, crowd);
+    }
+}
+
+/// One unit of one meter's bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// Index into [`PolicyTables::meters`].
+    pub meter: u16,
+    pub unit: usize,
+    pub tag: u64,
+}
+
+/// What a meter said, in one register: bit 63 set = refused, with the refusal in bits 32…39 and the place
+/// in bits 0…31; else the units charged to a crowd cell, as bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer(pub u64);
+
+impl Answer {
+    const REFUSED: u64 = 1 << 63;
+    const ROOM: Self = Self(0);
+
+    #[inline(always)]
+    fn charged(crowd: u32) -> Self {
+        Self(u64::from(crowd))
+    }
+
+    #[inline(always)]
+    fn crowd(self) -> u32 {
+        self.0 as u32 & 3
+    }
+
+    #[inline(always)]
+    fn refused(refusal: Refusal, place: Place) -> Self {
+        Self(Self::REFUSED | (refusal as u64) << 32 | u64::from(place.0))
+    }
+
+    #[inline(always)]
+    fn is_refused(self) -> bool {
+        self.0 & Self::REFUSED != 0
+    }
+
+    #[inline(always)]
+    fn refusal(self) -> Refusal {
+        match (self.0 >> 32) as u8 {
+            0 => Refusal::Over,
+            1 => Refusal::Oversize,
+            _ => Refusal::Penalty,
+        }
+    }
+
+    #[inline(always)]
+    fn place(self) -> Place {
+        Place(self.0 as u32)
+    }
+}
+
+/// A verdict, with what it takes to count and explain it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ruling {
+    pub outcome: Outcome,
+    /// Index of the rule that decided, 0 for none.
+    pub rule: u16,
+    /// Index of the observing rule that would have dropped the packet, 0 for none.
+    pub observing: u16,
+    /// Why it would have.
+    pub observed: Outcome,
+    /// The bucket that refused.
+    pub refused_by: Place,
+    /// The meter of that bucket, an index into [`PolicyTables::meters`].
+    pub refused_meter: u16,
+}
+
+/// Where a charge went: a way of a set, or a crowd cell. Zero is nowhere, so that an array of them starts as
+/// zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place(u32);
+
+impl Place {
+    pub const NONE: Self = Self(0);
+    const CROWD: u32 = 1 << 31;
+
+    #[inline(always)]
+    fn way(set: u32, way: usize) -> Self {
+        Self(((set << 3) | (way as u32 & 7)) + 1)
+    }
+
+    #[inline(always)]
+    fn crowd(cell: u32) -> Self {
+        Self(Self::CROWD | cell)
+    }
+
+    /// The set and way, unless this is a crowd cell or nowhere.
+    #[inline(always)]
+    pub fn as_way(self) -> Option<(u32, usize)> {
+        if self.0 == 0 || self.0 & Self::CROWD != 0 {
+            return None;
+        }
+        let index = self.0 - 1;
+        Some((index >> 3, (index & 7) as usize))
+    }
+
+    #[inline(always)]
+    fn as_crowd(self) -> Option<u32> {
+        if self.0 & Self::CROWD != 0 { Some(self.0 & !Self::CROWD) } else { None }
+    }
+}
+
+/// Charges of 10 000 per second for link survival and 1 000 per second for spared traffic, each with a burst
+/// of a second.
+const LINK_BUDGET: Rate =
+    Rate { multiplier: 6_400_000, tolerance: 64_000_000_000, burst: 10_000, shift: 0, reserved: 0 };
+const SPARED_BUDGET: Rate =
+    Rate { multiplier: 64_000_000, tolerance: 64_000_000_000, burst: 1_000, shift: 0, reserved: 0 };
+
+impl Ruling {
+    #[inline(always)]
+    fn by(rule: u16, outcome: Outcome) -> Self {
+        Self {
+            outcome,
+            rule,
+            observing: 0,
+            observed: Outcome::WouldDropRule,
+            refused_by: Place::NONE,
+            refused_meter: 0,
+        }
+    }
+}
+
+/// Judges one packet.
+#[inline(always)]
+pub fn judge<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet) -> Ruling {
+    match packet.shape {
+        Shape::NonIp => Ruling::by(0, Outcome::PassNonIp),
+        Shape::Malformed if tables.header.flags & MALFORMED_PASSES != 0 => {
+            Ruling::by(0, Outcome::PassMalformed)
+        }
+        Shape::Malformed => Ruling::by(0, Outcome::DropMalformed),
+        Shape::Link if spend(engine, lone::LINK, &LINK_BUDGET) => Ruling::by(0, Outcome::PassLink),
+        Shape::Link => Ruling::by(0, Outcome::DropLinkOver),
+        Shape::Ip => judge_ip(engine, tables, packet),
+    }
+}
+
+/// Takes one from a budget of the host or of a meter.
+#[inline(always)]
+fn spend<E: Engine>(engine: E, place: usize, rate: &Rate) -> bool {
+    let Some(word) = engine.lone(place as u32) else { return false };
+    let Some(cost) = rate.cost(1) else { return false };
+    table::charge(word, engine.now(true), cost, rate, || true) == Charge::Done
+}
+
+#[inline(always)]
+fn judge_ip<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet) -> Ruling {
+    let packet = carried_source(tables, packet);
+    let class = if tables.header.flags & HAS_SETS == 0 { 0 } else { engine.set_class(tables, &packet) };
+    if packet.spared != Spared::No {
+        let rule = tables.spared[usize::from(class)].get(packet.spared as usize).copied().unwrap_or(0);
+        if rule != 0 {
+            return decide(engine, tables, &packet, rule);
+        }
+        if spend(engine, lone::SPARED, &SPARED_BUDGET) {
+            return Ruling::by(0, Outcome::PassLinkSpared);
+        }
+    }
+    let cell = tables.cells[usize::from(class)][usize::from(service(engine, tables, &packet))];
+    let mut ruling = decide(engine, tables, &packet, cell.enforcing);
+    if cell.observing != 0
+        && let Some(observed) = would_drop(decide(engine, tables, &packet, cell.observing).outcome)
+    {
+        ruling.observing = cell.observing;
+        ruling.observed = observed;
+    }
+    ruling
+}
+
+/// Which combination of sets holds the source.
+#[inline(always)]
+pub fn set_class<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet) -> u8 {
+    if packet.source_is_v4() {
+        prefix::v4_class(&tables.v4_index, &engine.rows(), packet.source_low as u32)
+    } else {
+        prefix::v6_class(&tables.header, &engine.rows(), packet.source_high, packet.source_low)
+    }
+}
+
+/// An IPv4 address carried in IPv6 is that IPv4 source, for sets and buckets alike.
+#[inline(always)]
+fn carried_source(tables: &PolicyTables, packet: &Packet) -> Packet {
+    let mut packet = *packet;
+    if packet.family == Family::V6 {
+        let count = tables.header.embedded_count as usize;
+        for (index, prefix) in tables.header.embedded.iter().enumerate() {
+            if index < count
+                && packet.source_high == prefix.high
+                && (packet.source_low >> 32) as u32 == prefix.middle
+            {
+                packet.source_high = 0;
+                packet.source_low = crate::packet::V4_PREFIX_LOW | (packet.source_low & 0xffff_ffff);
+                break;
+            }
+        }
+    }
+    packet
+}
+
+#[inline(always)]
+fn service<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet) -> u8 {
+    let kind = engine.opaque(packet.kind as usize) & 7;
+    let port = usize::from(packet.destination);
+    match packet.kind {
+        Kind::Tcp | Kind::TcpSyn | Kind::Udp | Kind::Sctp => {
+            let class = tables.services[kind & 3][port];
+            if tables.header.flags & HAS_SOURCE_PORTS == 0 {
+                return class;
+            }
+            let source = tables.source_services[kind & 3][usize::from(packet.source_port)];
+            tables.service_pairs[usize::from(class)][usize::from(source)]
+        }
+        Kind::Icmp | Kind::Icmpv6 => tables.type_services[kind & 1][port & 255],
+        Kind::Fragment | Kind::Other => tables.kind_services[kind],
+    }
+}
+
+#[inline(always)]
+fn would_drop(outcome: Outcome) -> Option<Outcome> {
+    match outcome {
+        Outcome::DropRule => Some(Outcome::WouldDropRule),
+        Outcome::DropOver => Some(Outcome::WouldDropOver),
+        Outcome::DropOversize => Some(Outcome::WouldDropOversize),
+        Outcome::DropCrowd => Some(Outcome::WouldDropCrowd),
+        Outcome::DropPenalty => Some(Outcome::WouldDropPenalty),
+        _ => None,
+    }
+}
+
+/// What one rule says of a packet. Rule 0 is `[default]`.
+#[inline(always)]
+fn decide<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, index: u16) -> Ruling {
+    let rule = rule_at(tables, index);
+    match (rule.action, index) {
+        (action::PASS, 0) => Ruling::by(0, Outcome::PassDefault),
+        (action::PASS, _) => Ruling::by(index, Outcome::PassRule),
+        (action::LIMIT, _) => limit(engine, tables, packet, index),
+        (_, 0) => Ruling::by(0, Outcome::DropDefault),
+        _ => Ruling::by(index, Outcome::DropRule),
+    }
+}
+
+/// All the rule's limits must have room, or none is charged.
+#[inline(never)]
+fn limit<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, index: u16) -> Ruling {
+    let rule = rule_at(tables, index);
+    let now = engine.now(rule.flags & RULE_COARSE != 0);
+    let count = usize::from(rule.meter_count);
+    // Several meters: first a look at each, so that a packet one of them refuses is charged nowhere.
+    if count > 1 {
+        for position in 0..MAX_METERS_PER_RULE {
+            if position >= count {
+                break;
+            }
+            let answer = engine.look(tables, packet, now, rule.meters[position]);
+            if answer.is_refused() {
+                return refusal(index, rule.meters[position], answer);
+            }
+        }
+    }
+    // Which charges went to a crowd cell: two bits a meter, one a unit.
+    let mut crowd = 0u32;
+    for position in 0..MAX_METERS_PER_RULE {
+        if position >= count {
+            break;
+        }
+        let answer = engine.charge(tables, packet, now, rule.meters[position]);
+        if answer.is_refused() {
+            // Somebody was quicker between the look and the charge: give back what was taken.
+            for earlier in 0..MAX_METERS_PER_RULE {
+                if earlier >= position {
+                    break;
+                }
+                engine.give_back(tables, packet, rule.meters[earlier], crowd >> (2 * earlier) & 3);
+            }
+            return refusal(index, rule.meters[position], answer);
+        }
+        crowd |= answer.crowd() << (2 * position);
+    }
+    Ruling::by(index, if crowd != 0 { Outcome::PassCrowd } else { Outcome::PassWithin })
+}
+
+#[inline(always)]
+fn refusal(rule: u16, meter: u16, answer: Answer) -> Ruling {
+    let place = answer.place();
+    let outcome = match answer.refusal() {
+        Refusal::Oversize => Outcome::DropOversize,
+        Refusal::Penalty => Outcome::DropPenalty,
+        Refusal::Over if place.as_crowd().is_some() => Outcome::DropCrowd,
+        Refusal::Over => Outcome::DropOver,
+    };
+    Ruling { refused_by: place, refused_meter: meter, ..Ruling::by(rule, outcome) }
+}
+
+#[inline(always)]
+fn rule_at(tables: &PolicyTables, index: u16) -> &Rule {
+    &tables.rules[usize::from(index) & (MAX_RULES - 1)]
+}
+
+/// A masked index, not a checked one: LLVM folds range checks in ways the verifier cannot follow.
+#[inline(always)]
+fn meter_at(tables: &PolicyTables, index: u16) -> &Meter {
+    &tables.meters[usize::from(index) & (MAX_METERS - 1)]
+}
+
+/// What a packet costs a meter, in ticks by unit, 0 where it has no rate; `None` when the packet is dearer
+/// than a whole burst.
+#[inline(always)]
+fn costs(meter: &Meter, packet: &Packet) -> Option<[u64; 2]> {
+    let mut costs = [0; 2];
+    for unit in [PACKETS, BYTES] {
+        let rate = &meter.rates[unit];
+        if rate.multiplier != 0 {
+            costs[unit] = rate.cost(units(packet, unit))?;
+        }
+    }
+    Some(costs)
+}
+
+#[inline(always)]
+fn units(packet: &Packet, unit: usize) -> u64 {
+    if unit == PACKETS { 1 } else { u64::from(packet.length) }
+}
+
+/// The tag of a packet's bucket under a meter.
+#[inline(always)]
+fn tag<E: Engine>(engine: E, meter: &Meter, packet: &Packet) -> u64 {
+    let (high, low, _) = network_key(meter, packet);
+    hash::tag(hash::network(engine, high, low), meter.id)
+}
+
+/// The masked source and its width in 128 bits. Link-local sources share one /64 and are told apart whole.
+#[inline(always)]
+pub fn network_key(meter: &Meter, packet: &Packet) -> (u64, u64, u8) {
+    let width = if packet.source_is_v4() {
+        96 + (meter.width_v4 & 63)
+    } else if packet.source_high >> 54 == 0xfe80 >> 6 {
+        128
+    } else {
+        meter.width_v6
+    };
+    if width >= 128 {
+        (packet.source_high, packet.source_low, 128)
+    } else if width >= 64 {
+        (packet.source_high, packet.source_low & !(u64::MAX >> (width & 63)), width)
+    } else {
+        (packet.source_high & !(u64::MAX >> (width & 63)), 0, width)
+    }
+}
+
+/// Whether a meter has room, by plain reads. A source without a bucket has a full one.
+#[inline(always)]
+pub fn look<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: u64, meter: u16) -> Answer {
+    let meter = meter_at(tables, meter);
+    let Some(costs) = costs(meter, packet) else { return Answer::refused(Refusal::Oversize, Place::NONE) };
+    let tag = tag(engine, meter, packet);
+    let set_index = hash::set_index(engine, tag);
+    let Some(set) = engine.set(set_index) else { return Answer::ROOM };
+    for unit in [PACKETS, BYTES] {
+        let rate = &meter.rates[unit];
+        if rate.multiplier != 0
+            && let Some(way) = find(engine, set, tag, unit)
+            && let Err(refusal) = bucket::admit(set.word(unit, way).load(), now, costs[unit], rate.tolerance)
+        {
+            return Answer::refused(refusal, Place::way(set_index, way));
+        }
+    }
+    Answer::ROOM
+}
+
+/// Charges a meter in all its units or in none, and says which units were charged to a crowd cell.
+#[inline(always)]
+pub fn charge<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: u64, index: u16) -> Answer {
+    let meter = meter_at(tables, index);
+    // Before anything is charged or claimed: a packet that can never pass takes nothing.
+    if costs(meter, packet).is_none() {
+        return Answer::refused(Refusal::Oversize, Place::NONE);
+    }
+    let tag = tag(engine, meter, packet);
+    let mut crowd = 0;
+    if meter.rates[PACKETS].multiplier != 0 {
+        let answer = engine.charge_unit(tables, packet, now, Key { meter: index, unit: PACKETS, tag });
+        if answer.is_refused() {
+            return answer;
+        }
+        crowd = answer.crowd();
+    }
+    if meter.rates[BYTES].multiplier != 0 {
+        let answer = engine.charge_unit(tables, packet, now, Key { meter: index, unit: BYTES, tag });
+        if answer.is_refused() {
+            if meter.rates[PACKETS].multiplier != 0 {
+                give_back_unit(engine, meter, packet, tag, PACKETS, crowd);
+            }
+            return answer;
+        }
+        crowd |= answer.crowd() << 1;
+    }
+    Answer::charged(crowd)
+}
+
+/// Charges one unit of a bucket, which is claimed when there is none; where none may be claimed, a crowd
+/// cell. A pass is counted in the bucket's description, once for all its units.
+#[inline(always)]
+pub fn charge_unit<E: Engine>(
+    engine: E,
+    tables: &PolicyTables,
+    packet: &Packet,
+    now: u64,
+    key: Key,
+) -> Answer {
+    let over = Answer::refused(Refusal::Over, Place::NONE);
+    let Key { meter: index, unit, tag } = key;
+    let meter = meter_at(tables, index);
+    let rate = &meter.rates[unit & 1];
+    let Some(cost) = rate.cost(units(packet, unit)) else { return over };
+    let set_index = hash::set_index(engine, tag);
+    let Some(set) = engine.set(set_index) else { return over };
+    let mut found = find(engine, set, tag, unit);
+    if found.is_none() {
+        if !engine.claim(tables, packet, now, key) {
+            return engine.charge_crowd(tables, packet, now, key);
+        }
+        found = find(engine, set, tag, unit);
+    }
+    // Claimed and lost again at once: so many others are at this set that the packet is dropped.
+    let Some(way) = found else { return over };
+    let place = Place::way(set_index, way);
+    match table::charge(set.word(unit, way), now, cost, rate, || set.tag(way).load() == tag) {
+        Charge::Done => {
+            if unit == PACKETS || meter.rates[PACKETS].multiplier == 0 {
+                set.add_passed(way, 1);
+            }
+            Answer::charged(0)
+        }
+        Charge::Refused(refusal) => Answer::refused(refusal, place),
+        Charge::Lost => over,
+    }
+}
+
+/// Claims a bucket, within the meter's claim budget; whether there is one now.
+#[inline(always)]
+pub fn claim<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: u64, key: Key) -> bool {
+    let meter = meter_at(tables, key.meter);
+    if !spend(engine, meter.slot as usize, &meter.claims) {
+        return false;
+    }
+    let Some(set) = engine.set(hash::set_index(engine, key.tag)) else { return false };
+    let Some(costs) = costs(meter, packet) else { return false };
+    match table::claim(set, key.tag, now, meter, costs, |way| engine.blur(way)) {
+        Claim::Free(way) => set.describe(way, &description(meter, packet)),
+        Claim::Evicted(way) => {
+            set.describe(way, &description(meter, packet));
+            engine.evicted();
+        }
+        Claim::Taken | Claim::Lost => {}
+    }
+    true
+}
+
+#[inline(always)]
+fn description(meter: &Meter, packet: &Packet) -> Description {
+    let (network_high, network_low, width) = network_key(meter, packet);
+    Description {
+        network_high,
+        network_low,
+        dropped: 0,
+        passed: 0,
+        meter: meter.id,
+        scale: meter.scale,
+        width,
+        reserved: [0; 2],
+    }
+}
+
+/// Sources that may not claim a bucket share that of their /16 or /32, at eight times the rate.
+#[inline(always)]
+pub fn charge_crowd<E: Engine>(
+    engine: E,
+    tables: &PolicyTables,
+    packet: &Packet,
+    now: u64,
+    key: Key,
+) -> Answer {
+    let meter = meter_at(tables, key.meter);
+    let cell = crowd_cell(engine, meter, packet);
+    let place = Place::crowd(cell);
+    let over = Answer::refused(Refusal::Over, place);
+    let rate = meter.rates[key.unit & 1].crowd();
+    let Some(word) = engine.crowd(cell, key.unit) else { return over };
+    let Some(cost) = rate.cost(units(packet, key.unit)) else { return over };
+    match table::charge(word, now, cost, &rate, || true) {
+        Charge::Done => Answer::charged(1),
+        Charge::Refused(refusal) => Answer::refused(refusal, place),
+        Charge::Lost => over,
+    }
+}
+
+#[inline(always)]
+fn crowd_cell<E: Engine>(engine: E, meter: &Meter, packet: &Packet) -> u32 {
+    let (high, low) = if packet.source_is_v4() {
+        (0, packet.source_low >> 16 << 16)
+    } else {
+        (packet.source_high >> 32 << 32, 0)
+    };
+    let hash = hash::tag(hash::network(engine, high, low), meter.id);
+    (meter.slot & 255) * CROWD_CELLS as u32 + (hash >> 32) as u32 % CROWD_CELLS as u32
+}
+
+/// Undoes [`charge`], given the crowd bits it returned.
+#[inline(always)]
+pub fn give_back<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, meter: u16, crowd: u32) {
+    let meter = meter_at(tables, meter);
+    let tag = tag(engine, meter, packet);
+    for unit in [PACKETS, BYTES] {
+        if meter.rates[unit].multiplier != 0 {
+            give_back_unit(engine, meter, packet, tag, unit, crowd);
+        }
+    }
+}
+
+/// Gives back one unit's cost where its bucket still is. The bucket charged is the one [`find`] finds: a
+/// charge makes its tat the largest.
+#[inline(always)]
+fn give_back_unit<E: Engine>(engine: E, meter: &Meter, packet: &Packet, tag: u64, unit: usize, crowd: u32) {
+    let rate = &meter.rates[unit & 1];
+    if crowd >> unit & 1 != 0 {
+        if let Some(word) = engine.crowd(crowd_cell(engine, meter, packet), unit)
+            && let Some(cost) = rate.crowd().cost(units(packet, unit))
+        {
+            table::refund(word, cost);
+        }
+        return;
+    }
+    if let Some(set) = engine.set(hash::set_index(engine, tag))
+        && let Some(way) = find(engine, set, tag, unit)
+        && let Some(cost) = rate.cost(units(packet, unit))
+    {
+        table::refund(set.word(unit, way), cost);
+        if unit == PACKETS || meter.rates[PACKETS].multiplier == 0 {
+            // One pass less: the sum wraps.
+            set.add_passed(way, u64::MAX);
+        }
+    }
+}
+
+#[inline(always)]
+fn find<E: Engine>(engine: E, set: E::Set, tag: u64, unit: usize) -> Option<usize> {
+    table::find(set, tag, unit, |way| engine.blur(way))
+}
+
+/// Adds a sampled drop to the bucket that refused, and mends its description where it is wrong.
+#[inline(never)]
+pub fn sample_drop<E: Engine>(
+    engine: E,
+    tables: &PolicyTables,
+    packet: &Packet,
+    ruling: &Ruling,
+    packets: u64,
+) {
+    let Some((set, way)) = ruling.refused_by.as_way() else { return };
+    let Some(set) = engine.set(set) else { return };
+    let meter = meter_at(tables, ruling.refused_meter);
+    let packet = carried_source(tables, packet);
+    let expected = description(meter, &packet);
+    let found = set.description(way);
+    if (found.network_high, found.network_low, found.meter, found.width)
+        != (expected.network_high, expected.network_low, expected.meter, expected.width)
+    {
+        set.describe(way, &expected);
+    }
+    set.add_dropped(way, packets);
+}

@@ -1,0 +1,283 @@
+//! From the bytes of an Ethernet frame to a [`Packet`].
+//!
+//! The parser never gives up on a source: whatever follows a sound L3 header, the packet is somebody's and is
+//! charged to him. **Malformed** is exactly: the fixed L3 header incomplete, the wrong version, an IHL below
+//! five, a total or payload length shorter than its header or longer than the frame, more than two tags.
+//!
+//! Three tags would be a way round everything: Linux strips priority tags in a loop, however many there are.
+
+use crate::packet::{Family, Kind, Packet, Shape, Spared};
+
+/// A frame from its first Ethernet byte.
+pub trait Frame {
+    /// Bytes of the whole frame, those beyond its first buffer included.
+    fn length(&self) -> u32;
+
+    /// `N` bytes at `offset`, or `None` where the frame ends before them. `N` is at least 2: of one byte the
+    /// kernel's verifier draws no bound.
+    fn read<const N: usize>(&self, offset: u32) -> Option<[u8; N]>;
+}
+
+impl Frame for [u8] {
+    fn length(&self) -> u32 {
+        u32::try_from(self.len()).unwrap_or(u32::MAX)
+    }
+
+    fn read<const N: usize>(&self, offset: u32) -> Option<[u8; N]> {
+        let start = usize::try_from(offset).ok()?;
+        self.get(start..start.checked_add(N)?)?.try_into().ok()
+    }
+}
+
+const ETHERTYPE_OFFSET: u32 = 12;
+const ETHERTYPE_V4: u16 = 0x0800;
+const ETHERTYPE_ARP: u16 = 0x0806;
+const ETHERTYPE_V6: u16 = 0x86dd;
+const TAG_BYTES: u32 = 4;
+const MAX_TAGS: usize = 2;
+const V4_HEADER: u32 = 20;
+const V6_HEADER: u32 = 40;
+
+const ICMP: u8 = 1;
+const IGMP: u8 = 2;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+const SCTP: u8 = 132;
+
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
+const DESTINATION: u8 = 60;
+const MOBILITY: u8 = 135;
+const HIP: u8 = 139;
+const SHIM6: u8 = 140;
+
+/// Extension headers followed before the rest is [`Kind::Other`].
+const MAX_EXTENSIONS: usize = 8;
+
+/// Where the L4 header of a packet begins, and what is known of it.
+#[derive(Clone, Copy)]
+struct Upper {
+    protocol: u8,
+    offset: u32,
+    /// First byte behind the packet by its own length field: bytes after it are padding.
+    end: u32,
+    fragment: Fragment,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fragment {
+    No,
+    /// An IPv6 fragment header that says the packet is whole.
+    Atomic,
+    First,
+    Later,
+}
+
+/// Describes a frame. Reads no policy.
+#[inline(always)]
+pub fn parse<F: Frame + ?Sized>(frame: &F) -> Packet {
+    let mut packet = Packet::UNKNOWN;
+    let mut offset = ETHERTYPE_OFFSET;
+    let mut ethertype = read_u16(frame, offset);
+    for _ in 0..MAX_TAGS {
+        if !ethertype.is_some_and(is_tag) {
+            break;
+        }
+        offset += TAG_BYTES;
+        ethertype = read_u16(frame, offset);
+    }
+    offset += 2;
+    packet.length = frame.length().saturating_sub(offset);
+    match ethertype {
+        Some(ETHERTYPE_V4) => parse_v4(frame, offset, &mut packet),
+        Some(ETHERTYPE_V6) => parse_v6(frame, offset, &mut packet),
+        Some(ETHERTYPE_ARP) => packet.shape = Shape::Link,
+        Some(other) if !is_tag(other) => packet.shape = Shape::NonIp,
+        // A third tag, or a frame that ends inside a tag.
+        _ => packet.shape = Shape::Malformed,
+    }
+    packet
+}
+
+#[inline(always)]
+fn is_tag(ethertype: u16) -> bool {
+    ethertype == 0x8100 || ethertype == 0x88a8
+}
+
+#[inline(always)]
+fn read_u16<F: Frame + ?Sized>(frame: &F, offset: u32) -> Option<u16> {
+    frame.read::<2>(offset).map(u16::from_be_bytes)
+}
+
+#[inline(always)]
+fn parse_v4<F: Frame + ?Sized>(frame: &F, start: u32, packet: &mut Packet) {
+    packet.family = Family::V4;
+    packet.shape = Shape::Malformed;
+    let Some(header) = frame.read::<20>(start) else { return };
+    let header_bytes = u32::from(header[0] & 0x0f) * 4;
+    let total = u32::from(u16::from_be_bytes([header[2], header[3]]));
+    if header[0] >> 4 != 4 || header_bytes < V4_HEADER || total < header_bytes || total > packet.length {
+        return;
+    }
+    packet.shape = Shape::Ip;
+    let source = u32::from_be_bytes([header[12], header[13], header[14], header[15]]);
+    packet.source_low = crate::packet::V4_PREFIX_LOW | u64::from(source);
+
+    let fragment_field = u16::from_be_bytes([header[6], header[7]]);
+    let fragment = if fragment_field & 0x1fff != 0 {
+        Fragment::Later
+    } else if fragment_field & 0x2000 != 0 {
+        Fragment::First
+    } else {
+        Fragment::No
+    };
+    // ICMPv6 over IPv4 means nothing to a host, nor ICMP over IPv6.
+    let protocol = if header[9] == ICMPV6 { NO_PROTOCOL } else { header[9] };
+    let upper = Upper { protocol, offset: start + header_bytes, end: start + total, fragment };
+    parse_upper(frame, upper, packet);
+    if fragment == Fragment::No {
+        if protocol == IGMP && header[8] == 1 {
+            packet.spared = Spared::Igmp;
+        } else if packet.kind == Kind::Udp && packet.source_port == 67 && packet.destination == 68 {
+            packet.spared = Spared::DhcpReply;
+        }
+    }
+}
+
+#[inline(always)]
+fn parse_v6<F: Frame + ?Sized>(frame: &F, start: u32, packet: &mut Packet) {
+    packet.family = Family::V6;
+    packet.shape = Shape::Malformed;
+    let Some(header) = frame.read::<24>(start) else { return };
+    let payload = u32::from(u16::from_be_bytes([header[4], header[5]]));
+    if header[0] >> 4 != 6 || packet.length < V6_HEADER || payload > packet.length - V6_HEADER {
+        return;
+    }
+    packet.shape = Shape::Ip;
+    packet.source_high = u64::from_be_bytes([
+        header[8], header[9], header[10], header[11], header[12], header[13], header[14], header[15],
+    ]);
+    packet.source_low = u64::from_be_bytes([
+        header[16], header[17], header[18], header[19], header[20], header[21], header[22], header[23],
+    ]);
+
+    // A jumbogram announces no length here; Linux then takes the frame's own.
+    let jumbo = payload == 0 && header[6] == HOP_BY_HOP;
+    let body = start + V6_HEADER;
+    let end = if jumbo { start + packet.length } else { body + payload };
+    let mut upper = Upper { protocol: header[6], offset: body, end, fragment: Fragment::No };
+    if !walk_extensions(frame, &mut upper) {
+        packet.kind = if upper.fragment == Fragment::First { Kind::Fragment } else { Kind::Other };
+        return;
+    }
+    if upper.protocol == ICMP {
+        upper.protocol = NO_PROTOCOL;
+    }
+    parse_upper(frame, upper, packet);
+    if upper.fragment == Fragment::No {
+        if packet.kind == Kind::Icmpv6 && survives(frame, packet, &upper, header[7]) {
+            packet.shape = Shape::Link;
+        } else if packet.kind == Kind::Udp && packet.source_port == 547 && packet.destination == 546 {
+            packet.spared = Spared::Dhcpv6Reply;
+        }
+    }
+}
+
+/// Never a protocol this parser knows: stands for "nothing that has ports or types here".
+const NO_PROTOCOL: u8 = 59;
+
+/// Follows the extension headers; `false` when one is cut short.
+#[inline(always)]
+fn walk_extensions<F: Frame + ?Sized>(frame: &F, upper: &mut Upper) -> bool {
+    for _ in 0..MAX_EXTENSIONS {
+        if !is_extension(upper.protocol) || upper.fragment == Fragment::Later {
+            return true;
+        }
+        if upper.offset + 8 > upper.end {
+            return false;
+        }
+        let Some(extension) = frame.read::<4>(upper.offset) else { return false };
+        let bytes = match upper.protocol {
+            FRAGMENT => {
+                let field = u16::from_be_bytes([extension[2], extension[3]]);
+                upper.fragment = if field & 0xfff8 != 0 {
+                    Fragment::Later
+                } else if field & 1 != 0 || upper.fragment == Fragment::First {
+                    Fragment::First
+                } else {
+                    Fragment::Atomic
+                };
+                8
+            }
+            AUTHENTICATION => (u32::from(extension[1]) + 2) * 4,
+            _ => (u32::from(extension[1]) + 1) * 8,
+        };
+        if upper.offset + bytes > upper.end {
+            return false;
+        }
+        upper.offset += bytes;
+        upper.protocol = extension[0];
+    }
+    true
+}
+
+#[inline(always)]
+fn is_extension(protocol: u8) -> bool {
+    matches!(
+        protocol,
+        HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION | MOBILITY | HIP | SHIM6
+    )
+}
+
+/// Ports, flags and types. A header counts only when whole and inside the packet's own length.
+#[inline(always)]
+fn parse_upper<F: Frame + ?Sized>(frame: &F, upper: Upper, packet: &mut Packet) {
+    if upper.fragment == Fragment::Later {
+        packet.kind = Kind::Fragment;
+        return;
+    }
+    let (kind, bytes) = match upper.protocol {
+        TCP => (Kind::Tcp, 20),
+        UDP => (Kind::Udp, 8),
+        SCTP => (Kind::Sctp, 12),
+        ICMP => (Kind::Icmp, 8),
+        ICMPV6 => (Kind::Icmpv6, 8),
+        _ => return,
+    };
+    let ports = if upper.offset + bytes <= upper.end { frame.read::<4>(upper.offset) } else { None };
+    let Some(ports) = ports else {
+        if upper.fragment == Fragment::First {
+            packet.kind = Kind::Fragment;
+        }
+        return;
+    };
+    packet.kind = kind;
+    match kind {
+        Kind::Icmp | Kind::Icmpv6 => packet.destination = u16::from(ports[0]),
+        _ => {
+            packet.source_port = u16::from_be_bytes([ports[0], ports[1]]);
+            packet.destination = u16::from_be_bytes([ports[2], ports[3]]);
+        }
+    }
+    if kind == Kind::Tcp
+        && let Some([_, flags]) = frame.read::<2>(upper.offset + 12)
+        && flags & 0x12 == 0x02
+    {
+        packet.kind = Kind::TcpSyn;
+    }
+}
+
+/// Whether an unfragmented ICMPv6 message keeps a host on its link and cannot come from off it.
+#[inline(always)]
+fn survives<F: Frame + ?Sized>(frame: &F, packet: &Packet, upper: &Upper, hop_limit: u8) -> bool {
+    match packet.destination {
+        // Routers lower the hop limit, so 255 proves the neighbour.
+        133..=137 => hop_limit == 255 && frame.read::<2>(upper.offset).is_some_and(|[_, code]| code == 0),
+        // Listener queries, reports, dones.
+        130..=132 | 143 => hop_limit == 1 && packet.source_high >> 54 == 0xfe80 >> 6,
+        _ => false,
+    }
+}

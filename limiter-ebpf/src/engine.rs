@@ -1,0 +1,237 @@
+//! Judgement's machine in the kernel: maps and clocks.
+
+use aya_ebpf::helpers::generated::{bpf_ktime_get_coarse_ns, bpf_ktime_get_ns};
+use limiter_common::{
+    abi::{BucketSet, Description, PolicyTables, WAYS},
+    bucket,
+    hash::Keys,
+    judge::{Answer, Engine, Key},
+    packet::Packet,
+    prefix::Rows,
+    table::Set,
+};
+
+use crate::{atomic::Shared, maps, steps, verifier};
+
+/// Keys of the hash, size of the table and start of its time: set when the program is loaded.
+#[unsafe(no_mangle)]
+pub static SEED: [u64; 4] = [0; 4];
+#[unsafe(no_mangle)]
+pub static SETS: u32 = 1;
+#[unsafe(no_mangle)]
+pub static EPOCH: u64 = 0;
+
+/// Reads a constant that the loader has set; a plain read would be folded to what stands above.
+#[inline(always)]
+fn loaded<T: Copy>(constant: &'static T) -> T {
+    // SAFETY: a reference is always valid to read.
+    unsafe { core::ptr::read_volatile(constant) }
+}
+
+/// The kernel's machine, with the policy slot of the packet under judgement.
+#[derive(Clone, Copy)]
+pub struct Kernel {
+    pub slot: u32,
+    /// Anything the verifier knows nothing of, see [`verifier::blur`].
+    pub unknown: u32,
+}
+
+impl Keys for Kernel {
+    #[inline(always)]
+    fn seed(self, index: usize) -> u64 {
+        match index {
+            0 => loaded(&SEED[0]),
+            1 => loaded(&SEED[1]),
+            2 => loaded(&SEED[2]),
+            _ => loaded(&SEED[3]),
+        }
+    }
+
+    #[inline(always)]
+    fn sets(self) -> u32 {
+        loaded(&SETS)
+    }
+}
+
+impl Engine for Kernel {
+    type Set = KernelSet;
+    type Word = Shared;
+    type Rows = SlotRows;
+
+    #[inline(always)]
+    fn now(self, coarse: bool) -> u64 {
+        // SAFETY: helpers without arguments.
+        let now = unsafe { if coarse { bpf_ktime_get_coarse_ns() } else { bpf_ktime_get_ns() } };
+        bucket::ticks(now, loaded(&EPOCH))
+    }
+
+    #[inline(always)]
+    fn set(self, index: u32) -> Option<KernelSet> {
+        maps::BUCKETS.get_ptr_mut(index).map(KernelSet)
+    }
+
+    #[inline(always)]
+    fn crowd(self, cell: u32, unit: usize) -> Option<Shared> {
+        let cell = maps::CROWD.get_ptr_mut(cell)?;
+        // SAFETY: a live map value; `unit & 1` is inside its two words.
+        Some(unsafe { Shared::new((&raw mut (*cell).words).cast::<u64>().add(unit & 1)) })
+    }
+
+    #[inline(always)]
+    fn lone(self, index: u32) -> Option<Shared> {
+        let word = maps::BUDGETS.get_ptr_mut(index)?;
+        // SAFETY: a live map value.
+        Some(unsafe { Shared::new(&raw mut (*word).word) })
+    }
+
+    #[inline(always)]
+    fn rows(self) -> SlotRows {
+        SlotRows(self)
+    }
+
+    #[inline(always)]
+    fn evicted(self) {
+        if let Some(pressure) = maps::PRESSURE.get_ptr_mut(0) {
+            // SAFETY: a live per-CPU map value; nothing else runs on this CPU meanwhile.
+            unsafe { *pressure += 1 };
+        }
+    }
+
+    #[inline(always)]
+    fn blur(self, number: usize) -> usize {
+        verifier::blur(number, self.unknown)
+    }
+
+    #[inline(always)]
+    fn opaque(self, number: usize) -> usize {
+        verifier::opaque(number as u64) as usize
+    }
+
+    #[inline(always)]
+    fn set_class(self, _: &PolicyTables, packet: &Packet) -> u8 {
+        verifier::opaque(steps::limiter_set_class(self.slot, packet)) as u8
+    }
+
+    #[inline(always)]
+    fn look(self, _: &PolicyTables, packet: &Packet, now: u64, meter: u16) -> Answer {
+        Answer(verifier::opaque(steps::limiter_look(self.slot, packet, now, u32::from(meter))))
+    }
+
+    #[inline(always)]
+    fn charge(self, _: &PolicyTables, packet: &Packet, now: u64, meter: u16) -> Answer {
+        Answer(verifier::opaque(steps::limiter_charge(self.slot, packet, now, u32::from(meter))))
+    }
+
+    #[inline(always)]
+    fn charge_unit(self, _: &PolicyTables, packet: &Packet, now: u64, key: Key) -> Answer {
+        Answer(verifier::opaque(steps::limiter_charge_unit(
+            self.slot,
+            packet,
+            now,
+            steps::pack(key),
+            key.tag,
+        )))
+    }
+
+    #[inline(always)]
+    fn claim(self, _: &PolicyTables, packet: &Packet, now: u64, key: Key) -> bool {
+        steps::limiter_claim(self.slot, packet, now, steps::pack(key), key.tag) != 0
+    }
+
+    #[inline(always)]
+    fn charge_crowd(self, _: &PolicyTables, packet: &Packet, now: u64, key: Key) -> Answer {
+        Answer(verifier::opaque(steps::limiter_charge_crowd(self.slot, packet, now, steps::pack(key))))
+    }
+
+    #[inline(always)]
+    fn give_back(self, _: &PolicyTables, packet: &Packet, meter: u16, crowd: u32) {
+        steps::limiter_give_back(self.slot, packet, u32::from(meter), crowd);
+    }
+}
+
+/// A set of the bucket table. Every access derives from one base and a masked index, which is the shape the
+/// verifier follows without losing the bound.
+#[derive(Clone, Copy)]
+pub struct KernelSet(*mut BucketSet);
+
+impl Set for KernelSet {
+    type Word = Shared;
+
+    #[inline(always)]
+    fn tag(&self, way: usize) -> Shared {
+        // SAFETY: a live map value; the masked index is inside its array.
+        unsafe { Shared::new((&raw mut (*self.0).tags).cast::<u64>().add(way & (WAYS - 1))) }
+    }
+
+    #[inline(always)]
+    fn word(&self, unit: usize, way: usize) -> Shared {
+        // SAFETY: a live map value; the masked index is inside its array.
+        unsafe {
+            Shared::new((&raw mut (*self.0).words).cast::<u64>().add((unit & 1) * WAYS + (way & (WAYS - 1))))
+        }
+    }
+
+    #[inline(always)]
+    fn description(&self, way: usize) -> Description {
+        // SAFETY: a live map value, masked index. Torn reads are expected: who reads one checks it.
+        unsafe { core::ptr::read_volatile(self.description_at(way)) }
+    }
+
+    #[inline(always)]
+    fn describe(&self, way: usize, description: &Description) {
+        // SAFETY: as above; readers recompute the tag and skip what does not match.
+        unsafe { core::ptr::write_volatile(self.description_at(way), *description) };
+    }
+
+    #[inline(always)]
+    fn add_passed(&self, way: usize, packets: u64) {
+        // SAFETY: a live map value, masked index.
+        unsafe { Shared::new(&raw mut (*self.description_at(way)).passed) }.add(packets);
+    }
+
+    #[inline(always)]
+    fn add_dropped(&self, way: usize, packets: u64) {
+        // SAFETY: a live map value, masked index.
+        unsafe { Shared::new(&raw mut (*self.description_at(way)).dropped) }.add(packets);
+    }
+}
+
+impl KernelSet {
+    #[inline(always)]
+    fn description_at(&self, way: usize) -> *mut Description {
+        // SAFETY: a live map value; the masked index is inside its array.
+        unsafe { (&raw mut (*self.0).descriptions).cast::<Description>().add(way & (WAYS - 1)) }
+    }
+}
+
+/// The prefix rows of one policy slot.
+#[derive(Clone, Copy)]
+pub struct SlotRows(Kernel);
+
+impl Rows for SlotRows {
+    #[inline(always)]
+    fn u32_at(&self, row: u32, index: u32) -> u32 {
+        let Some(row) = maps::PREFIXES.get_value(self.0.slot, &row) else { return 0 };
+        // SAFETY: a live map value of 1024 bytes, aligned to 8; the masked index is inside it.
+        unsafe { row.0.as_ptr().cast::<u32>().add(index as usize & 255).read() }
+    }
+
+    #[inline(always)]
+    fn u64_at(&self, row: u32, index: u32) -> u64 {
+        let Some(row) = maps::PREFIXES.get_value(self.0.slot, &row) else { return 0 };
+        // SAFETY: as above.
+        unsafe { row.0.as_ptr().cast::<u64>().add(index as usize & 127).read() }
+    }
+
+    #[inline(always)]
+    fn u8_at(&self, row: u32, index: u32) -> u8 {
+        let Some(row) = maps::PREFIXES.get_value(self.0.slot, &row) else { return 0 };
+        // SAFETY: as above.
+        unsafe { row.0.as_ptr().add(index as usize & 1023).read() }
+    }
+
+    #[inline(always)]
+    fn blur(&self, number: u32) -> u32 {
+        self.0.blur(number as usize) as u32
+    }
+}

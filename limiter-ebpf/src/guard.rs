@@ -1,0 +1,58 @@
+//! One packet from its frame to its counted verdict.
+
+use aya_ebpf::bindings::xdp_md;
+use limiter_common::{
+    abi::{FAMILIES, MAX_RULES, POLICY_SLOTS, PolicyTables},
+    judge::{self, Place, Ruling},
+    packet::Packet,
+    verdict::{OUTCOMES, Outcome},
+};
+
+use crate::{context, engine::Kernel, maps, verifier::opaque};
+
+/// One drop in so many is added to the bucket that refused: an exact counter there would make every drop a
+/// write to memory the CPUs share.
+const SAMPLE: u64 = 32;
+
+/// Judges and counts one packet.
+///
+/// `None` only when the maps hold no policy, which a loaded program never sees: the loader publishes one
+/// before it attaches.
+#[inline(always)]
+pub fn guard<const MULTI_BUFFER: bool>(context: *mut xdp_md) -> Option<Ruling> {
+    let mut packet = Packet::UNKNOWN;
+    context::describe::<MULTI_BUFFER>(context, &mut packet);
+    // The selector is read once: whatever changes meanwhile, one whole policy judges this packet.
+    let control = maps::CONTROL.get_ptr(0)?;
+    // SAFETY: a live map value. Volatile, so that it is read once.
+    let slot = unsafe { core::ptr::read_volatile(&raw const (*control).active) } & (POLICY_SLOTS as u32 - 1);
+    let tables = maps::POLICIES.get(slot)?;
+    let engine = Kernel { slot, unknown: packet.length };
+    let ruling = judge::judge(engine, tables, &packet);
+    if ruling.observing != 0 {
+        count(tables, &packet, ruling.observing, ruling.observed);
+    }
+    let counted = count(tables, &packet, ruling.rule, ruling.outcome);
+    if ruling.refused_by != Place::NONE && counted % SAMPLE == 0 {
+        judge::sample_drop(engine, tables, &packet, &ruling, SAMPLE);
+    }
+    Some(ruling)
+}
+
+/// Adds to this CPU's counters; packets counted there so far.
+#[inline(always)]
+fn count(tables: &PolicyTables, packet: &Packet, rule: u16, outcome: Outcome) -> u64 {
+    let rule = &tables.rules[usize::from(rule) & (MAX_RULES - 1)];
+    let Some(counters) = maps::COUNTERS.get_ptr_mut(u32::from(rule.counter)) else { return 1 };
+    let index = opaque((outcome as usize * FAMILIES + packet.family as usize) as u64) as usize;
+    if index >= OUTCOMES * FAMILIES {
+        return 1;
+    }
+    // SAFETY: a live per-CPU map value, the index is inside it, and nothing else runs on this CPU meanwhile.
+    unsafe {
+        let counter = counters.cast::<limiter_common::abi::Counter>().add(index);
+        (*counter).packets += 1;
+        (*counter).bytes += u64::from(packet.length);
+        (*counter).packets
+    }
+}

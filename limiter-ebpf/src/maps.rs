@@ -1,0 +1,46 @@
+//! Every map, by the name it is pinned under. BTF maps, so that libbpf's tools can read the object.
+//! Sizes given as 1 are set when the program is loaded.
+
+use aya_ebpf::{
+    bindings::{BPF_F_INNER_MAP, BPF_F_MMAPABLE},
+    btf_maps::{Array, ArrayOfMaps, PerCpuArray},
+    macros::btf_map,
+};
+use limiter_common::abi::{
+    BucketSet, Control, CrowdCell, LoneWord, MAX_RULES, POLICY_SLOTS, PolicyTables, Row, RuleCounters, lone,
+};
+
+const MAPPED: usize = BPF_F_MMAPABLE as usize;
+
+/// One slot per policy; [`CONTROL`] says which is in force.
+#[btf_map]
+pub static POLICIES: Array<PolicyTables, POLICY_SLOTS, MAPPED> = Array::new();
+
+/// The prefix image of each slot's policy, as large as it needs to be.
+#[btf_map]
+pub static PREFIXES: ArrayOfMaps<PrefixImage, POLICY_SLOTS> = ArrayOfMaps::new();
+
+pub type PrefixImage = Array<Row, 1, { MAPPED | BPF_F_INNER_MAP as usize }>;
+
+#[btf_map]
+pub static CONTROL: Array<Control, 1, MAPPED> = Array::new();
+
+/// The bucket table.
+#[btf_map]
+pub static BUCKETS: Array<BucketSet, 1, MAPPED> = Array::new();
+
+/// Crowd cells of every meter.
+#[btf_map]
+pub static CROWD: Array<CrowdCell, { 256 * 4096 }, MAPPED> = Array::new();
+
+/// Claim budgets and the host's own budgets, each on its cache line.
+#[btf_map]
+pub static BUDGETS: Array<LoneWord, { lone::COUNT }, MAPPED> = Array::new();
+
+/// Exact counters, one rule an entry.
+#[btf_map]
+pub static COUNTERS: PerCpuArray<RuleCounters, MAX_RULES> = PerCpuArray::new();
+
+/// Live buckets evicted.
+#[btf_map]
+pub static PRESSURE: PerCpuArray<u64, 1> = PerCpuArray::new();
