@@ -33,7 +33,7 @@ pub fn guard<const MULTI_BUFFER: bool>(context: *mut xdp_md) -> Option<Ruling> {
         count(tables, &packet, ruling.observing, ruling.observed);
     }
     let counted = count(tables, &packet, ruling.rule, ruling.outcome);
-    if ruling.refused_by != Place::NONE && counted % SAMPLE == 0 {
+    if ruling.refused_by != Place::NONE && counted.is_multiple_of(SAMPLE) {
         judge::sample_drop(engine, tables, &packet, &ruling, SAMPLE);
     }
     Some(ruling)

@@ -8,7 +8,7 @@ pub fn opaque(value: u64) -> u64 {
     // A real instruction: an empty one leaves two line records at one place, which the kernel refuses.
     // SAFETY: moves a register to itself.
     unsafe {
-        core::arch::asm!("{0} = {0}", inout(reg) value, options(pure, nomem, nostack, preserves_flags))
+        core::arch::asm!("{0} = {0}", inout(reg) value, options(pure, nomem, nostack, preserves_flags));
     };
     value
 }

@@ -103,7 +103,7 @@ pub fn print(text: &str) -> ExitCode {
     }
 }
 
-/// Like [`print`], for those who go on while somebody reads.
+/// Like [`print()`], for those who go on while somebody reads.
 pub fn write_out(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes())?;

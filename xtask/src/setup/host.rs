@@ -38,7 +38,7 @@ pub fn check() -> Result<String> {
     for (bit, name, purpose) in CAPABILITIES {
         if mask >> bit & 1 == 0 {
             bail!(
-                "{name} is missing, which {purpose} needs\n\nhint: in a container, run it with `--privileged`"
+                "`{name}` is missing; {purpose} needs it\n\nhint: in a container, run it with `--privileged`"
             );
         }
     }
