@@ -6,8 +6,11 @@
     reason = "a test harness stops at once where its set-up fails"
 )]
 
+pub mod clock;
 pub mod corpus;
 pub mod frame;
+pub mod generate;
+pub mod host;
 pub mod namespace;
 pub mod random;
 pub mod stores;

@@ -1,0 +1,146 @@
+//! Random policies, as text.
+
+use std::{
+    fmt::Write as _,
+    net::{Ipv4Addr, Ipv6Addr},
+};
+
+use super::{PORTS, TYPES_V4, TYPES_V6, V4_SOURCES, V6_SOURCES};
+use crate::random::Random;
+
+/// A policy without mistakes (though perhaps with rules that nothing reaches).
+///
+/// Limits refill one packet in five minutes and one byte in several seconds, so a test that takes less does not
+/// depend on the clock.
+pub fn policy(random: &mut Random) -> String {
+    let mut text = "version = 1\n\n[default]\n".to_owned();
+    write_default(random, &mut text);
+    let sets = random.index(6);
+    let services = random.index(6);
+    if sets > 0 {
+        text.push_str("\n[sets]\n");
+        for set in 0..sets {
+            let members: Vec<String> =
+                (0..=random.index(6)).map(|_| format!("\"{}\"", prefix(random))).collect();
+            writeln!(text, "set{set} = [{}]", members.join(", ")).expect("a string takes text");
+        }
+    }
+    if services > 0 {
+        text.push_str("\n[services]\n");
+        for service in 0..services {
+            writeln!(text, "service{service} = [{}]", terms(random)).expect("a string takes text");
+        }
+    }
+    let named = random.one_in(2);
+    if named {
+        text.push_str("\n[limits]\nshared = { per = \"source\", rate = \"4/15m\", burst = 4 }\n");
+    }
+    for rule in 0..random.index(10) {
+        write_rule(random, &mut text, rule, sets, services, named);
+    }
+    text
+}
+
+fn write_default(random: &mut Random, text: &mut String) {
+    let verdict = *random.pick(&["pass", "drop"]);
+    let malformed = *random.pick(&["pass", "drop"]);
+    write!(text, "verdict = \"{verdict}\"\nmalformed = \"{malformed}\"\n").expect("a string takes text");
+    if random.one_in(3) {
+        let (v4, v6) = *random.pick(&[(32, 128), (24, 64), (16, 48), (32, 56), (8, 32)]);
+        writeln!(text, "source = {{ ipv4 = {v4}, ipv6 = {v6} }}").expect("a string takes text");
+    }
+    if random.one_in(4) {
+        text.push_str("limit = [{ per = \"source\", rate = \"5/15m\", burst = 5 }]\n");
+    }
+    if random.one_in(4) {
+        text.push_str("ipv4-in-ipv6 = []\n");
+    }
+}
+
+/// A prefix of one of the sources, host bits clear.
+fn prefix(random: &mut Random) -> String {
+    if random.one_in(2) {
+        let address: Ipv4Addr = random.pick(&V4_SOURCES).parse().expect("an IPv4 address");
+        let width = *random.pick(&[0, 1, 8, 9, 15, 16, 17, 24, 25, 31, 32_u32]);
+        let mask = u32::MAX.checked_shl(32 - width).unwrap_or(0);
+        format!("{}/{width}", Ipv4Addr::from(u32::from(address) & mask))
+    } else {
+        // The carried ones are left out: a set says them as IPv4.
+        let address: Ipv6Addr = random.pick(&V6_SOURCES[..14]).parse().expect("an IPv6 address");
+        let width = *random.pick(&[8, 16, 29, 32, 33, 48, 56, 63, 64, 65, 96, 127, 128_u32]);
+        let mask = u128::MAX.checked_shl(128 - width).unwrap_or(0);
+        format!("{}/{width}", Ipv6Addr::from(u128::from(address) & mask))
+    }
+}
+
+/// Between one and five terms.
+fn terms(random: &mut Random) -> String {
+    let terms: Vec<String> = (0..=random.index(5)).map(|_| format!("\"{}\"", term(random))).collect();
+    terms.join(", ")
+}
+
+fn term(random: &mut Random) -> String {
+    let first = *random.pick(&PORTS);
+    let second = *random.pick(&PORTS);
+    let ports = if random.one_in(2) {
+        first.to_string()
+    } else {
+        format!("{}-{}", first.min(second), first.max(second))
+    };
+    match random.below(12) {
+        0 | 1 => format!("tcp/{ports}"),
+        2 => format!("tcp-syn/{ports}"),
+        3 | 4 => format!("udp/{ports}"),
+        5 => format!("udp-from/{ports}"),
+        6 => format!("tcp-from/{ports}"),
+        7 => format!("icmp/{}", random.pick(&TYPES_V4)),
+        8 => format!("icmpv6/{}", random.pick(&TYPES_V6)),
+        9 => "fragment".to_owned(),
+        10 => "other".to_owned(),
+        _ => "sctp".to_owned(),
+    }
+}
+
+fn write_rule(
+    random: &mut Random,
+    text: &mut String,
+    rule: usize,
+    sets: usize,
+    services: usize,
+    named: bool,
+) {
+    write!(text, "\n[[rule]]\nname = \"rule{rule}\"\n").expect("a string takes text");
+    if sets > 0 && random.one_in(2) {
+        writeln!(text, "from = \"set{}\"", random.index(sets)).expect("a string takes text");
+    }
+    match random.below(4) {
+        0 | 1 if services > 0 => {
+            writeln!(text, "to = \"service{}\"", random.index(services)).expect("a string takes text");
+        }
+        2 => writeln!(text, "to = [{}]", terms(random)).expect("a string takes text"),
+        _ => {}
+    }
+    match random.below(6) {
+        0 => text.push_str("verdict = \"pass\"\n"),
+        1 => text.push_str("verdict = \"drop\"\n"),
+        _ => writeln!(text, "limit = [{}]", limits(random, named)).expect("a string takes text"),
+    }
+    if random.one_in(4) {
+        text.push_str("mode = \"observe\"\n");
+    }
+}
+
+fn limits(random: &mut Random, named: bool) -> String {
+    let mut limits = Vec::new();
+    if random.one_in(2) {
+        limits.push("{ per = \"source\", rate = \"3/15m\", burst = 3 }".to_owned());
+    }
+    if named && random.one_in(3) {
+        limits.push("\"shared\"".to_owned());
+    }
+    if limits.is_empty() || random.one_in(3) {
+        // Some packets are dearer than the whole of it.
+        limits.push("{ per = \"source\", rate = \"200 B/15m\", burst = \"200 B\" }".to_owned());
+    }
+    limits.join(", ")
+}

@@ -1,0 +1,177 @@
+//! Judgement's machine in memory: the same code as in the kernel, with a clock in the test's hand.
+
+use std::cell::Cell;
+
+use limiter_common::{
+    abi::{CROWD_CELLS, Description, Geometry, MAX_METERS, PolicyTables, ROW_BYTES, Row, WAYS, lone},
+    hash::Keys,
+    judge::{self, Engine, Ruling},
+    parse,
+    prefix::Rows,
+    table::{Set, Word},
+};
+
+/// A table, crowd cells, budgets, and the time. Everything starts full.
+pub struct Host {
+    geometry: Geometry,
+    sets: Vec<SetCells>,
+    crowd: Vec<[Cell<u64>; 2]>,
+    lone: Vec<Cell<u64>>,
+    rows: Vec<Row>,
+    now: Cell<u64>,
+    evicted: Cell<u64>,
+}
+
+#[derive(Clone, Default)]
+struct SetCells {
+    tags: [Cell<u64>; WAYS],
+    words: [[Cell<u64>; WAYS]; 2],
+    descriptions: [Cell<Description>; WAYS],
+}
+
+impl Host {
+    /// With the prefix rows of the policy that will be judged by.
+    pub fn new(geometry: Geometry, rows: &[Row]) -> Self {
+        Self {
+            geometry,
+            sets: vec![SetCells::default(); geometry.sets as usize],
+            crowd: vec![<[Cell<u64>; 2]>::default(); MAX_METERS * CROWD_CELLS],
+            lone: vec![Cell::default(); lone::COUNT],
+            rows: rows.to_vec(),
+            now: Cell::new(0),
+            evicted: Cell::new(0),
+        }
+    }
+
+    /// Sets the time, in ticks of 1/64 ns since the epoch.
+    pub fn set_now(&self, ticks: u64) {
+        self.now.set(ticks);
+    }
+
+    /// Live buckets evicted so far.
+    pub fn evicted(&self) -> u64 {
+        self.evicted.get()
+    }
+
+    pub fn judge(&self, tables: &PolicyTables, frame: &[u8]) -> Ruling {
+        judge::judge(self, tables, &parse::parse(frame))
+    }
+}
+
+impl Keys for &Host {
+    fn seed(self, index: usize) -> u64 {
+        self.geometry.seed[index]
+    }
+
+    fn sets(self) -> u32 {
+        self.geometry.sets
+    }
+}
+
+impl<'a> Engine for &'a Host {
+    type Set = HostSet<'a>;
+    type Word = HostWord<'a>;
+    type Rows = HostRows<'a>;
+
+    fn now(self, _coarse: bool) -> u64 {
+        self.now.get()
+    }
+
+    fn set(self, index: u32) -> Option<HostSet<'a>> {
+        self.sets.get(index as usize).map(HostSet)
+    }
+
+    fn crowd(self, cell: u32, unit: usize) -> Option<HostWord<'a>> {
+        self.crowd.get(cell as usize).map(|cell| HostWord(&cell[unit]))
+    }
+
+    fn lone(self, index: u32) -> Option<HostWord<'a>> {
+        self.lone.get(index as usize).map(HostWord)
+    }
+
+    fn rows(self) -> HostRows<'a> {
+        HostRows(&self.rows)
+    }
+
+    fn evicted(self) {
+        self.evicted.set(self.evicted.get() + 1);
+    }
+}
+
+#[derive(Clone, Copy)]
+pub struct HostWord<'a>(&'a Cell<u64>);
+
+impl Word for HostWord<'_> {
+    fn load(&self) -> u64 {
+        self.0.get()
+    }
+
+    fn swap(&self, old: u64, new: u64) -> bool {
+        let same = self.0.get() == old;
+        if same {
+            self.0.set(new);
+        }
+        same
+    }
+}
+
+#[derive(Clone, Copy)]
+pub struct HostSet<'a>(&'a SetCells);
+
+impl<'a> Set for HostSet<'a> {
+    type Word = HostWord<'a>;
+
+    fn tag(&self, way: usize) -> HostWord<'a> {
+        HostWord(&self.0.tags[way])
+    }
+
+    fn word(&self, unit: usize, way: usize) -> HostWord<'a> {
+        HostWord(&self.0.words[unit][way])
+    }
+
+    fn description(&self, way: usize) -> Description {
+        self.0.descriptions[way].get()
+    }
+
+    fn describe(&self, way: usize, description: &Description) {
+        self.0.descriptions[way].set(*description);
+    }
+
+    fn add_passed(&self, way: usize, packets: u64) {
+        let cell = &self.0.descriptions[way];
+        let found = cell.get();
+        cell.set(Description { passed: found.passed.wrapping_add(packets), ..found });
+    }
+
+    fn add_dropped(&self, way: usize, packets: u64) {
+        let cell = &self.0.descriptions[way];
+        let found = cell.get();
+        cell.set(Description { dropped: found.dropped.wrapping_add(packets), ..found });
+    }
+}
+
+#[derive(Clone, Copy)]
+pub struct HostRows<'a>(&'a [Row]);
+
+impl HostRows<'_> {
+    /// `N` bytes at `offset` of a row; zeros where there is no row.
+    fn bytes<const N: usize>(&self, row: u32, offset: u32) -> [u8; N] {
+        let offset = offset as usize;
+        assert!(offset + N <= ROW_BYTES, "{N} bytes at {offset} of a row");
+        self.0.get(row as usize).map_or([0; N], |row| row.0[offset..offset + N].try_into().expect("N bytes"))
+    }
+}
+
+impl Rows for HostRows<'_> {
+    fn u32_at(&self, row: u32, index: u32) -> u32 {
+        u32::from_ne_bytes(self.bytes(row, index * 4))
+    }
+
+    fn u64_at(&self, row: u32, index: u32) -> u64 {
+        u64::from_ne_bytes(self.bytes(row, index * 8))
+    }
+
+    fn u8_at(&self, row: u32, index: u32) -> u8 {
+        u8::from_ne_bytes(self.bytes(row, index))
+    }
+}
