@@ -19,5 +19,6 @@ pub mod normalise;
 pub mod outcome;
 pub mod plans;
 pub mod policy;
+pub mod redis;
 pub mod reject_cache;
 pub mod store;

@@ -1,0 +1,22 @@
+-- Integers only: counts and times stay below 2^53, where doubles are exact, and are written with %.0f, because
+-- Lua's own conversion to text rounds at 14 digits.
+local format, floor, ceil, match, sub, max, min =
+  string.format, math.floor, math.ceil, string.match, string.sub, math.max, math.min
+-- A clock set back by at most this many microseconds stands still for a state until it has caught up; state from
+-- further ahead counts as empty.
+local AHEAD = 60000000
+-- States that were of the wrong type or not in our form.
+local unreadable = 0
+
+local function read(key)
+  local text = redis.pcall('GET', key)
+  if type(text) ~= 'table' then return text end
+  if not match(text.err, 'WRONGTYPE') then return redis.call('GET', key) end
+  unreadable = unreadable + 1
+  return false
+end
+
+-- Value and life in one command; a state that says nothing is no key.
+local function write(key, text, micros)
+  if text then redis.call('SET', key, text, 'PX', ceil(micros / 1000) + 1) else redis.call('DEL', key) end
+end
