@@ -8,7 +8,7 @@ use crate::requests::store::StoreError;
 const PASSING: [&str; 8] =
     ["LOADING", "READONLY", "OOM", "BUSY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN"];
 
-pub(super) fn store_error(error: &RedisError) -> StoreError {
+pub(in crate::requests) fn store_error(error: &RedisError) -> StoreError {
     let text = error.to_string();
     match error.kind() {
         ErrorKind::Io => StoreError::Broken(text),

@@ -24,14 +24,15 @@ use tokio::time::{Instant, timeout_at};
 
 pub use acl::acl_rules;
 pub use config::{Address, ConfigError, DEFAULT_DEADLINE, Password, RedisConfig, Tls};
+pub(in crate::requests) use failure::store_error;
 pub use link::LinkState;
-pub use script::{library, lua_string};
+pub(in crate::requests) use script::{Script, library, lua_string};
 
 use super::key::full_key;
 use super::store::{Answer, Decision, Mode, Store, StoreError};
 use failure::is_no_script;
 use link::{Checks, Link, Up};
-use script::{Script, Scripts};
+use script::Scripts;
 
 /// For what is not a decision: publishing, heartbeats, plans.
 const BACKGROUND_DEADLINE: Duration = Duration::from_secs(1);
@@ -116,6 +117,28 @@ impl RedisStore {
         }
     }
 
+    pub(in crate::requests) fn secret_key(&self) -> &str {
+        &self.checks.secret_key
+    }
+
+    pub(in crate::requests) fn fingerprint(&self) -> &str {
+        &self.checks.fingerprint
+    }
+
+    /// Another host has put another secret in the store's place: no more decisions here until that is mended.
+    pub(in crate::requests) fn refuse_other_secret(&self) -> StoreError {
+        let reason = link::other_secret(&self.checks.secret_key);
+        if let Ok(up) = self.link.get() {
+            self.link.break_off(&up, reason.clone());
+        }
+        reason
+    }
+
+    /// A connection of its own, for what a shared one cannot do.
+    pub(in crate::requests) async fn own_connection(&self) -> Result<MultiplexedConnection, StoreError> {
+        self.link.own_connection().await
+    }
+
     /// `decide`, and the server's clock in microseconds at the decision.
     pub async fn decide_at(&self, decision: &Decision) -> Result<(Answer, u64), StoreError> {
         if decision.charges.is_empty() {
@@ -136,7 +159,7 @@ impl RedisStore {
         let closed = decision.charges.iter().any(|charge| charge.limit.count() == 0);
         let script = self.scripts.get(algorithms, closed);
         let up = self.link.get()?;
-        let deadline = Instant::now() + self.deadline;
+        let deadline = Deadline::after(self.deadline);
         let by_name = self.command("EVALSHA", &script.sha, decision);
         let mut result = self.send(&up, &by_name, deadline).await?;
         if result.as_ref().is_err_and(is_no_script) {
@@ -156,10 +179,10 @@ impl RedisStore {
         &self,
         up: &Up,
         command: &Cmd,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<Result<T, RedisError>, StoreError> {
         let mut connection: MultiplexedConnection = up.connection.clone();
-        match timeout_at(deadline, command.query_async(&mut connection)).await {
+        match timeout_at(deadline.at, command.query_async(&mut connection)).await {
             Ok(result) => {
                 if result.is_ok() {
                     self.link.succeeded();
@@ -168,7 +191,7 @@ impl RedisStore {
             }
             Err(_) => {
                 self.link.timed_out(up);
-                Err(StoreError::Timeout(self.deadline))
+                Err(StoreError::Timeout(deadline.whole))
             }
         }
     }
@@ -191,21 +214,24 @@ impl RedisStore {
     }
 
     /// Runs a command that is not a decision, on the shared connection.
-    async fn background<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
+    pub(in crate::requests) async fn background<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+    ) -> Result<T, StoreError> {
         let up = self.link.get()?;
-        let result = self.send(&up, command, Instant::now() + BACKGROUND_DEADLINE).await?;
+        let result = self.send(&up, command, Deadline::after(BACKGROUND_DEADLINE)).await?;
         result.map_err(|error| self.link.failed(&up, &error))
     }
 
     /// Runs a script that is not a decision.
-    async fn background_script<T: FromRedisValue>(
+    pub(in crate::requests) async fn background_script<T: FromRedisValue>(
         &self,
         script: &Script,
         keys: &[&str],
         arguments: &[&str],
     ) -> Result<T, StoreError> {
         let up = self.link.get()?;
-        let deadline = Instant::now() + BACKGROUND_DEADLINE;
+        let deadline = Deadline::after(BACKGROUND_DEADLINE);
         let command = |verb: &str, name: &str| {
             let mut command = redis::cmd(verb);
             command.arg(name).arg(keys.len()).arg(keys).arg(arguments);
@@ -216,6 +242,19 @@ impl RedisStore {
             result = self.send(&up, &command("EVAL", &script.text), deadline).await?;
         }
         result.map_err(|error| self.link.failed(&up, &error))
+    }
+}
+
+/// When an answer must be there, and how long that was from the start.
+#[derive(Clone, Copy)]
+struct Deadline {
+    at: Instant,
+    whole: Duration,
+}
+
+impl Deadline {
+    fn after(whole: Duration) -> Self {
+        Self { at: Instant::now() + whole, whole }
     }
 }
 

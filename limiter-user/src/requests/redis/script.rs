@@ -62,7 +62,7 @@ fn several(algorithms: &[Algorithm]) -> String {
 
 /// The library `namespace` with the functions that answer for `tables`: Lua that defines the locals `policy` (the
 /// policy's hash) and `endpoints`.
-pub fn library(namespace: &str, tables: &str) -> String {
+pub(in crate::requests) fn library(namespace: &str, tables: &str) -> String {
     let decide = decide_with(&Algorithm::ALL);
     format!(
         "#!lua name={namespace}\n{decide}local namespace, prefix = '{namespace}', '{namespace}:{{'\n{tables}{LIBRARY}"
@@ -71,7 +71,7 @@ pub fn library(namespace: &str, tables: &str) -> String {
 
 /// A script and the name it is called by.
 #[derive(Debug)]
-pub struct Script {
+pub(in crate::requests) struct Script {
     pub text: String,
     pub sha: String,
 }
@@ -121,7 +121,7 @@ fn in_bits(bits: u8) -> Vec<Algorithm> {
 }
 
 /// `text` as a Lua string literal.
-pub fn lua_string(text: &str) -> String {
+pub(in crate::requests) fn lua_string(text: &str) -> String {
     let mut literal = String::from("\"");
     for byte in text.bytes() {
         match byte {
