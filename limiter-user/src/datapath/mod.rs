@@ -4,6 +4,7 @@
 //! memory, so that the daemon and its API are tested without a kernel.
 
 mod error;
+pub mod kernel;
 mod twin;
 
 use std::fmt;
@@ -17,6 +18,7 @@ use limiter_common::verdict::OUTCOMES;
 use serde::{Deserialize, Serialize};
 
 pub use error::Error;
+pub use kernel::Kernel;
 pub use twin::Twin;
 
 /// How a program is attached. The effective mode of an interface is never `Auto`.

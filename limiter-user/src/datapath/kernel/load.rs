@@ -1,0 +1,190 @@
+//! From the object file to a loaded program on pinned maps.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use aya::maps::{Array, MapData};
+use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
+use limiter_common::abi::{ABI_VERSION, Geometry, WAYS};
+
+use super::sys::Plain;
+use crate::datapath::{Error, Options};
+
+/// The kernel's half, built with this crate.
+pub static OBJECT: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_LIMITER"));
+
+/// Maps of the object, which are pinned under their names in lower case.
+const MAPS: [&str; 8] =
+    ["POLICIES", "PREFIXES", "CONTROL", "BUCKETS", "CROWD", "BUDGETS", "COUNTERS", "PRESSURE"];
+
+const GEOMETRY: &str = "geometry";
+
+/// Oldest kernel with everything the program uses (compare-and-swap in the JIT, links for XDP).
+const FLOOR: (u32, u32) = (5, 15);
+/// Kernels from here on hand over frames of several buffers.
+const MULTI_BUFFER: (u32, u32) = (5, 18);
+
+/// Where a map of the object is pinned.
+pub fn map_path(pin: &Path, map: &str) -> PathBuf {
+    pin.join(map.to_lowercase())
+}
+
+/// Where the prefix image of a policy slot is pinned: a map inside a map is found again only by its own pin.
+pub fn image_path(pin: &Path, slot: u32) -> PathBuf {
+    pin.join(format!("image-{slot}"))
+}
+
+/// Makes the pin directory, finds or makes the geometry, and loads the maps of `object`: pinned ones are
+/// adopted, others made and pinned. Programs are not loaded yet.
+pub fn load(object: &[u8], options: &Options) -> Result<(Ebpf, Geometry), Error> {
+    require_kernel()?;
+    let pin = &options.pin;
+    require_bpffs(pin)?;
+    // Kernels before 5.11 charge maps to RLIMIT_MEMLOCK; raising it may fail and does not matter after.
+    let unlimited = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: a plain system call on our own limits.
+    unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const unlimited) };
+
+    make_directory(pin)?;
+    let geometry = geometry(options)?;
+    let mut loader = EbpfLoader::new();
+    loader
+        .override_global("SEED", &geometry.seed, true)
+        .override_global("SETS", &geometry.sets, true)
+        .override_global("EPOCH", &geometry.epoch, true)
+        .map_max_entries("BUCKETS", geometry.sets);
+    for map in MAPS {
+        loader.map_pin_path(map, map_path(pin, map));
+    }
+    Ok((loader.load(object).map_err(refused)?, geometry))
+}
+
+/// The last cause of an aya error says what the kernel said; the rest is where it happened.
+pub fn refused(error: impl std::error::Error) -> Error {
+    let mut reason = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        if let Some(io) = cause.downcast_ref::<io::Error>()
+            && io.kind() == io::ErrorKind::PermissionDenied
+        {
+            return Error::NotPermitted { doing: "load the packet program".to_owned() };
+        }
+        let text = cause.to_string();
+        if !reason.contains(&text) {
+            reason = format!("{reason}: {text}");
+        }
+        source = cause.source();
+    }
+    Error::Refused { reason }
+}
+
+/// The running kernel's version.
+fn kernel_version() -> (u32, u32, String) {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
+    let mut numbers =
+        release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or_default());
+    (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default(), release)
+}
+
+fn require_kernel() -> Result<(), Error> {
+    let (major, minor, found) = kernel_version();
+    if (major, minor) >= FLOOR { Ok(()) } else { Err(Error::KernelTooOld { found, needed: "5.15" }) }
+}
+
+/// Whether the kernel knows multi-buffer XDP.
+pub fn has_multi_buffer() -> bool {
+    let (major, minor, _) = kernel_version();
+    (major, minor) >= MULTI_BUFFER
+}
+
+/// The nearest directory that exists must be in a bpf file system.
+pub fn require_bpffs(pin: &Path) -> Result<(), Error> {
+    let missing = || Error::BpffsMissing { path: pin.to_owned() };
+    let mut directory = pin;
+    while !directory.exists() {
+        directory = directory.parent().ok_or_else(missing)?;
+    }
+    let status = nix::sys::statfs::statfs(directory)
+        .map_err(|error| Error::io(format!("look at `{}`", directory.display()), error.into()))?;
+    if status.filesystem_type() == nix::sys::statfs::BPF_FS_MAGIC { Ok(()) } else { Err(missing()) }
+}
+
+/// The pinned geometry, or a new one. It is pinned before any map is: a daemon that dies in between leaves
+/// nothing that does not fit together.
+fn geometry(options: &Options) -> Result<Geometry, Error> {
+    let path = options.pin.join(GEOMETRY);
+    if path.exists() {
+        let map = MapData::from_pin(&path).map_err(refused)?;
+        let map = Array::<_, Plain<Geometry>>::try_from(aya::maps::Map::Array(map)).map_err(refused)?;
+        let Plain(found) = map.get(&0, 0).map_err(refused)?;
+        if found.abi != ABI_VERSION {
+            return Err(Error::AbiMismatch {
+                path: options.pin.clone(),
+                found: found.abi,
+                expected: ABI_VERSION,
+            });
+        }
+        return Ok(found);
+    }
+    let ways = options.buckets.max(64).next_power_of_two();
+    let geometry =
+        Geometry { abi: ABI_VERSION, sets: ways / WAYS as u32, seed: random()?, epoch: monotonic_ns() };
+    pin_geometry(&options.pin, &geometry)?;
+    Ok(geometry)
+}
+
+fn random() -> Result<[u64; 4], Error> {
+    let mut seed = [0u64; 4];
+    // SAFETY: the kernel writes at most the bytes of `seed`.
+    let got = unsafe { libc::getrandom(seed.as_mut_ptr().cast(), size_of_val(&seed), 0) };
+    if got == size_of_val(&seed) as isize {
+        Ok(seed)
+    } else {
+        Err(Error::io("draw a random seed", io::Error::last_os_error()))
+    }
+}
+
+/// The kernel program's clock.
+pub fn monotonic_ns() -> u64 {
+    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).ok();
+    time.map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+}
+
+/// Spread of the coarse clock: one tick.
+pub fn tick_ns() -> u64 {
+    let tick = nix::time::clock_getres(nix::time::ClockId::CLOCK_MONOTONIC_COARSE).ok();
+    // 10 ms is the longest tick Linux is built with.
+    tick.map_or(10_000_000, |time| time.tv_nsec() as u64)
+}
+
+pub fn is_pinned(pin: &Path) -> bool {
+    pin.join(GEOMETRY).exists()
+}
+
+/// Pins everything that is loaded once more.
+pub fn pin_again(pin: &Path, ebpf: &Ebpf, geometry: &Geometry) -> Result<(), Error> {
+    make_directory(pin)?;
+    pin_geometry(pin, geometry)?;
+    for (name, map) in ebpf.maps() {
+        if MAPS.contains(&name) {
+            map.pin(map_path(pin, name)).map_err(refused)?;
+        }
+    }
+    Ok(())
+}
+
+fn make_directory(pin: &Path) -> Result<(), Error> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(pin)
+        .map_err(|error| Error::io(format!("create `{}`", pin.display()), error))
+}
+
+fn pin_geometry(pin: &Path, geometry: &Geometry) -> Result<(), Error> {
+    let mut map = Array::<MapData, Plain<Geometry>>::create(1, 0).map_err(refused)?;
+    map.set(0, Plain(*geometry), 0).map_err(refused)?;
+    map.pin(pin.join(GEOMETRY)).map_err(refused)
+}

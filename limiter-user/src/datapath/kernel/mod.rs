@@ -1,0 +1,405 @@
+//! The kernel's datapath: maps, program and links, all pinned, so that nothing ends with this process.
+//!
+//! A daemon that starts adopts what it finds: the maps as they are, and each link, behind which it puts its
+//! own program in one step. Between two daemons the old program goes on.
+
+mod links;
+mod load;
+mod mapped;
+mod netlink;
+mod sys;
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use aya::Ebpf;
+use aya::maps::{Array, ArrayOfMaps, MapData, PerCpuArray, PerCpuValues};
+use aya::programs::Xdp;
+use limiter_common::abi::{
+    BYTES, BucketSet, CROWD_CELLS, Control, Counter, CrowdCell, FAMILIES, Geometry, Header, LoneWord,
+    MAX_RULES, PACKETS, POLICY_SLOTS, PolicyTables, ROW_BYTES, Row, RuleCounters, WAYS, lone,
+};
+use limiter_common::verdict::OUTCOMES;
+use limiter_common::{bucket, hash};
+
+use self::links::Guard;
+use self::load::refused;
+use self::mapped::Mapped;
+use self::sys::Plain;
+use super::{Bucket, Datapath, Error, Facts, Image, Interface, Mode, Options, RuleTotals, TableUse};
+
+/// Flags of a prefix image: mapped by us, of any size inside the map of maps.
+const IMAGE_FLAGS: u32 = (1 << 10) | (1 << 12);
+
+/// See the module.
+pub struct Kernel {
+    pin: PathBuf,
+    geometry: Geometry,
+    ebpf: Ebpf,
+    program: &'static str,
+    guards: Vec<Guard>,
+    policies: Mapped<PolicyTables>,
+    control: Mapped<Control>,
+    buckets: Mapped<BucketSet>,
+    crowd: Mapped<CrowdCell>,
+    budgets: Mapped<LoneWord>,
+    /// The prefix images by slot, held so that they can be pinned again.
+    images: [Option<MapData>; POLICY_SLOTS],
+}
+
+impl Kernel {
+    /// Adopts the maps and links under `options.pin`, or makes the maps.
+    pub fn open(options: &Options) -> Result<Self, Error> {
+        let (mut ebpf, geometry) = load::load(load::OBJECT, options)?;
+        let program = if load::has_multi_buffer() { "limiter_frags" } else { "limiter" };
+        xdp(&mut ebpf, program)?.load().map_err(refused)?;
+        let mut kernel = Self {
+            pin: options.pin.clone(),
+            geometry,
+            program,
+            guards: Guard::adopt(&options.pin)?,
+            policies: mapped(&ebpf, "POLICIES", POLICY_SLOTS as u32)?,
+            control: mapped(&ebpf, "CONTROL", 1)?,
+            buckets: mapped(&ebpf, "BUCKETS", geometry.sets)?,
+            crowd: mapped(&ebpf, "CROWD", (limiter_common::abi::MAX_METERS * CROWD_CELLS) as u32)?,
+            budgets: mapped(&ebpf, "BUDGETS", lone::COUNT as u32)?,
+            images: adopt_images(&options.pin)?,
+            ebpf,
+        };
+        // Only a published policy is judged by; a guard without one cannot have been left behind.
+        let fd = xdp(&mut kernel.ebpf, kernel.program)?.fd().map_err(refused)?;
+        for guard in &kernel.guards {
+            guard.update(fd.as_fd())?;
+        }
+        Ok(kernel)
+    }
+
+    /// Ends guards without a daemon: that of `interface`, or all of them. With the last one goes everything
+    /// pinned. Returns the number of guards ended.
+    pub fn detach_direct(pin: &Path, interface: Option<&str>) -> Result<usize, Error> {
+        load::require_bpffs(pin)?;
+        if !pin.exists() {
+            return match interface {
+                Some(interface) => Err(Error::NotAttached { interface: interface.to_owned() }),
+                None => Ok(0),
+            };
+        }
+        let (ended, kept): (Vec<_>, Vec<_>) = match interface {
+            None => (Guard::adopt(pin)?, Vec::new()),
+            Some(interface) => {
+                let index = links::index_of(interface)?;
+                Guard::adopt(pin)?.into_iter().partition(|guard| guard.index() == index)
+            }
+        };
+        if let Some(interface) = interface
+            && ended.is_empty()
+        {
+            return Err(Error::NotAttached { interface: interface.to_owned() });
+        }
+        let count = ended.len();
+        for guard in ended {
+            guard.detach(pin)?;
+        }
+        if kept.is_empty() {
+            remove_pins(pin)?;
+        }
+        Ok(count)
+    }
+
+    fn active(&self) -> &AtomicU32 {
+        // SAFETY: the first field of the map's one value, aligned, and alive as long as the mapping.
+        unsafe { AtomicU32::from_ptr(self.control.get(0).cast()) }
+    }
+
+    fn slot(&self) -> u32 {
+        self.active().load(Ordering::SeqCst) % POLICY_SLOTS as u32
+    }
+
+    /// The header of the policy in force.
+    fn header(&self) -> Header {
+        let tables = self.policies.get(self.slot() as usize);
+        // SAFETY: a live value; the slot in force is never written.
+        unsafe { (*tables).header }
+    }
+
+    /// After the last guard ended all pins went too; before anything is guarded again they must be back.
+    fn ensure_pinned(&self) -> Result<(), Error> {
+        if load::is_pinned(&self.pin) {
+            return Ok(());
+        }
+        load::pin_again(&self.pin, &self.ebpf, &self.geometry)?;
+        for (slot, image) in (0..).zip(&self.images) {
+            if let Some(image) = image {
+                image.pin(load::image_path(&self.pin, slot)).map_err(refused)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn map(&self, name: &str) -> Result<&aya::maps::Map, Error> {
+        self.ebpf
+            .map(name)
+            .ok_or_else(|| Error::Refused { reason: format!("the object has no map `{name}`") })
+    }
+
+    /// Fills the slot's prefix image, sealed text behind the prefixes, and puts it into the slot. The kernel
+    /// waits in there until no packet can still be reading what the slot held before.
+    fn publish_image(&mut self, slot: u32, rows: &[Row], sealed: &[u8]) -> Result<(), Error> {
+        let total = rows.len() + sealed.len().div_ceil(ROW_BYTES);
+        let too_large = || Error::PolicyTooLarge { what: format!("{total} rows of prefixes and text") };
+        let entries = u32::try_from(total.max(1)).map_err(|_| too_large())?;
+        let image = make_image(&self.pin, slot, entries)?;
+        let mapped = Mapped::<Row>::new(image.fd(), entries)
+            .map_err(|error| Error::io("map a prefix image", error))?;
+        for (index, row) in rows.iter().enumerate() {
+            // SAFETY: inside the mapping; nobody reads an image that is in no slot.
+            unsafe { mapped.get(index).write(*row) };
+        }
+        for (index, part) in sealed.chunks(ROW_BYTES).enumerate() {
+            // SAFETY: as above; a part is at most one row.
+            unsafe { mapped.get(rows.len() + index).cast::<u8>().copy_from(part.as_ptr(), part.len()) };
+        }
+        let prefixes = self
+            .ebpf
+            .map_mut("PREFIXES")
+            .ok_or_else(|| Error::Refused { reason: "the object has no map `PREFIXES`".to_owned() })?;
+        let mut prefixes = ArrayOfMaps::<_, MapData>::try_from(prefixes).map_err(refused)?;
+        prefixes.set(slot, &image, 0).map_err(refused)?;
+        self.images[slot as usize % POLICY_SLOTS] = Some(image);
+        Ok(())
+    }
+
+    /// Zeroes what a retired rule or meter left in a slot that is used anew.
+    fn zero_reused(&mut self, image: &Image<'_>) -> Result<(), Error> {
+        let cpus = nr_cpus()?;
+        let counters = self
+            .ebpf
+            .map_mut("COUNTERS")
+            .ok_or_else(|| Error::Refused { reason: "the object has no map `COUNTERS`".to_owned() })?;
+        let mut counters = PerCpuArray::<_, Plain<RuleCounters>>::try_from(counters).map_err(refused)?;
+        for &rule in image.reused_rules {
+            let zero = Plain(RuleCounters([[Counter::default(); FAMILIES]; OUTCOMES]));
+            let zeroes = PerCpuValues::try_from(vec![zero; cpus])
+                .map_err(|error| Error::io("zero a rule's counters", error))?;
+            counters.set(u32::from(rule), zeroes, 0).map_err(refused)?;
+        }
+        for &meter in image.reused_meters {
+            let meter = meter as usize % limiter_common::abi::MAX_METERS;
+            self.budgets.word(meter, 0).store(0, Ordering::SeqCst);
+            for cell in 0..CROWD_CELLS {
+                for unit in [PACKETS, BYTES] {
+                    self.crowd.word(meter * CROWD_CELLS + cell, unit).store(0, Ordering::SeqCst);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Guards whose interface went away are forgotten, with their pins.
+    fn drop_defunct(&mut self) {
+        let (kept, gone): (Vec<_>, Vec<_>) =
+            self.guards.drain(..).partition(|guard| guard.interface().is_some());
+        self.guards = kept;
+        for guard in gone {
+            guard.forget(&self.pin);
+        }
+    }
+}
+
+impl Datapath for Kernel {
+    fn sealed(&self) -> Option<Vec<u8>> {
+        let header = self.header();
+        if header.abi == 0 {
+            return None;
+        }
+        let image = self.images[self.slot() as usize].as_ref()?;
+        let bytes = usize::try_from(header.sealed_bytes).ok()?;
+        let first = header.sealed_row;
+        let last = first + u32::try_from(bytes.div_ceil(ROW_BYTES)).ok()?;
+        let mapped = Mapped::<Row>::new(image.fd(), last).ok()?;
+        let mut text = Vec::with_capacity((last - first) as usize * ROW_BYTES);
+        for row in first..last {
+            // SAFETY: inside the mapping; an image in force is never written.
+            text.extend_from_slice(unsafe { &(*mapped.get(row as usize)).0 });
+        }
+        text.truncate(bytes);
+        Some(text)
+    }
+
+    fn facts(&self) -> Facts {
+        Facts { tick_ns: load::tick_ns(), buckets: self.geometry.sets * WAYS as u32 }
+    }
+
+    fn now(&self) -> u64 {
+        bucket::ticks(load::monotonic_ns(), self.geometry.epoch)
+    }
+
+    fn publish(&mut self, image: Image<'_>, sealed: &[u8]) -> Result<(), Error> {
+        self.ensure_pinned()?;
+        let slot = (self.slot() + 1) % POLICY_SLOTS as u32;
+        self.publish_image(slot, image.rows, sealed)?;
+        self.zero_reused(&image)?;
+        let header = Header {
+            abi: limiter_common::abi::ABI_VERSION,
+            sealed_row: image.rows.len() as u32,
+            sealed_bytes: sealed.len() as u64,
+            ..image.tables.header
+        };
+        let tables = self.policies.get(slot as usize);
+        // SAFETY: inside the mapping, and no packet reads this slot: it has not been in force since before
+        // the wait in `publish_image`.
+        unsafe {
+            tables.copy_from(image.tables, 1);
+            (&raw mut (*tables).header).write(header);
+        }
+        self.active().store(slot, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn attach(&mut self, interface: &str, mode: Mode, replace: bool) -> Result<Interface, Error> {
+        let index = links::index_of(interface)?;
+        self.drop_defunct();
+        if let Some(position) = self.guards.iter().position(|guard| guard.index() == index) {
+            if let Some(found) = self.guards[position].interface()
+                && (mode == Mode::Auto || mode == found.mode)
+            {
+                return Ok(found);
+            }
+            tracing::warn!(interface, %mode, "changing the mode: packets pass unjudged until it is done");
+            self.guards.remove(position).detach(&self.pin)?;
+        }
+        self.ensure_pinned()?;
+        let program = xdp(&mut self.ebpf, self.program)?.fd().map_err(refused)?;
+        let guard = Guard::attach(&self.pin, program.as_fd(), interface, mode, replace)?;
+        let attached = guard.interface();
+        self.guards.push(guard);
+        attached.ok_or_else(|| Error::NoSuchInterface { interface: interface.to_owned() })
+    }
+
+    fn detach(&mut self, interface: &str) -> Result<(), Error> {
+        let index = links::index_of(interface)?;
+        let position = self
+            .guards
+            .iter()
+            .position(|guard| guard.index() == index)
+            .ok_or_else(|| Error::NotAttached { interface: interface.to_owned() })?;
+        self.guards.remove(position).detach(&self.pin)?;
+        if self.guards.is_empty() {
+            remove_pins(&self.pin)?;
+        }
+        Ok(())
+    }
+
+    fn interfaces(&self) -> Vec<Interface> {
+        self.guards.iter().filter_map(Guard::interface).collect()
+    }
+
+    fn counters(&self) -> Result<Vec<(u16, Box<RuleTotals>)>, Error> {
+        let counters =
+            PerCpuArray::<_, Plain<RuleCounters>>::try_from(self.map("COUNTERS")?).map_err(refused)?;
+        let mut totals = Vec::new();
+        for slot in 0..MAX_RULES as u16 {
+            let mut sum: Box<RuleTotals> = Box::new([[Counter::default(); FAMILIES]; OUTCOMES]);
+            for Plain(RuleCounters(part)) in counters.get(&u32::from(slot), 0).map_err(refused)?.iter() {
+                for (sum, part) in sum.iter_mut().flatten().zip(part.iter().flatten()) {
+                    sum.packets += part.packets;
+                    sum.bytes += part.bytes;
+                }
+            }
+            if sum.iter().flatten().any(|counter| counter.packets != 0) {
+                totals.push((slot, sum));
+            }
+        }
+        Ok(totals)
+    }
+
+    fn table(&self) -> Result<TableUse, Error> {
+        let pressure = PerCpuArray::<_, u64>::try_from(self.map("PRESSURE")?).map_err(refused)?;
+        let pressure = pressure.get(&0, 0).map_err(refused)?.iter().sum();
+        let mut used = 0;
+        self.each_live(|_, _, _| used += 1);
+        Ok(TableUse { entries: (self.buckets.len() * WAYS) as u64, used, pressure })
+    }
+
+    fn buckets(&self, visit: &mut dyn FnMut(Bucket)) -> Result<(), Error> {
+        self.each_live(|set, way, words| {
+            // SAFETY: inside the mapping. A torn copy is caught by its tag below.
+            let description = unsafe { (*self.buckets.get(set)).descriptions[way] };
+            let network = hash::network(&self.geometry, description.network_high, description.network_low);
+            if hash::tag(network, description.meter) == self.tag(set, way) {
+                visit(Bucket::new(&description, words));
+            }
+        });
+        Ok(())
+    }
+}
+
+impl Kernel {
+    fn tag(&self, set: usize, way: usize) -> u64 {
+        self.buckets.word(set, way).load(Ordering::Relaxed)
+    }
+
+    /// Every way whose bucket is not full.
+    fn each_live(&self, mut visit: impl FnMut(usize, usize, [u64; 2])) {
+        let now = self.now();
+        for set in 0..self.buckets.len() {
+            for way in 0..WAYS {
+                if self.tag(set, way) == 0 {
+                    continue;
+                }
+                let word =
+                    |unit: usize| self.buckets.word(set, WAYS * (1 + unit) + way).load(Ordering::Relaxed);
+                let words = [word(PACKETS), word(BYTES)];
+                if words.iter().any(|word| !bucket::is_full(*word, now)) {
+                    visit(set, way, words);
+                }
+            }
+        }
+    }
+}
+
+fn xdp<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, Error> {
+    ebpf.program_mut(name)
+        .ok_or_else(|| Error::Refused { reason: format!("the object has no program `{name}`") })?
+        .try_into()
+        .map_err(refused)
+}
+
+fn mapped<T>(ebpf: &Ebpf, name: &str, entries: u32) -> Result<Mapped<T>, Error> {
+    match ebpf.map(name) {
+        Some(aya::maps::Map::Array(map)) => {
+            Mapped::new(map.fd(), entries).map_err(|error| Error::io(format!("map `{name}`"), error))
+        }
+        _ => Err(Error::Refused { reason: format!("the object has no array `{name}`") }),
+    }
+}
+
+fn adopt_images(pin: &Path) -> Result<[Option<MapData>; POLICY_SLOTS], Error> {
+    let mut images = [const { None }; POLICY_SLOTS];
+    for (slot, image) in (0..).zip(&mut images) {
+        let path = load::image_path(pin, slot);
+        if path.exists() {
+            *image = Some(MapData::from_pin(&path).map_err(refused)?);
+        }
+    }
+    Ok(images)
+}
+
+/// A new image, pinned in the place of the slot's one before.
+fn make_image(pin: &Path, slot: u32, entries: u32) -> Result<MapData, Error> {
+    let path = load::image_path(pin, slot);
+    let _ = fs::remove_file(&path);
+    let image = Array::<MapData, Plain<Row>>::create(entries, IMAGE_FLAGS).map_err(refused)?;
+    image.pin(&path).map_err(refused)?;
+    MapData::from_pin(&path).map_err(refused)
+}
+
+fn remove_pins(pin: &Path) -> Result<(), Error> {
+    fs::remove_dir_all(pin).map_err(|error| Error::io(format!("remove `{}`", pin.display()), error))
+}
+
+fn nr_cpus() -> Result<usize, Error> {
+    aya::util::nr_cpus().map_err(|(file, error)| Error::io(format!("read `{file}`"), error))
+}
