@@ -39,12 +39,15 @@ pub fn run(file: &Path, strict: bool, format: Format) -> ExitCode {
     let valid = policy.is_some() && (!strict || diagnostics.is_empty());
     if format == Format::Json {
         let (errors, warnings) = diagnostics.iter().cloned().partition(Diagnostic::is_error);
-        let code = print(&json_line(&Verdict { valid, hash, rules, errors, warnings }));
+        let code = print(&json_line(&Verdict { valid, hash: hash.clone(), rules, errors, warnings }));
         if valid {
             return code;
         }
     }
     let (Some(policy), true) = (policy, valid) else {
+        if hash.is_none() {
+            return Problem::unreadable(&diagnostics).report();
+        }
         let mistakes = diagnostics.iter().filter(|diagnostic| diagnostic.is_error()).count();
         let error = match mistakes {
             0 => format!("`{name}` has {}", count(diagnostics.len(), "warning")),

@@ -1,5 +1,6 @@
 //! `detach IFACE`: through the daemon, where it holds over restarts; or straight at the kernel, without one.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -10,6 +11,8 @@ use super::attach::encode;
 use super::output::{Problem, print_as, say, warn};
 use crate::control::api::{Detached, Status};
 use crate::control::client::Client;
+use crate::daemon::settings::DEFAULT_PIN;
+use crate::datapath::Kernel;
 
 #[derive(Debug, Args)]
 pub struct DetachArguments {
@@ -19,6 +22,14 @@ pub struct DetachArguments {
     /// Every interface
     #[arg(long)]
     all: bool,
+
+    /// Without the daemon: remove links and pins. A daemon attaches again when it starts
+    #[arg(long)]
+    direct: bool,
+
+    /// Where maps and links are pinned, for `--direct`
+    #[arg(long, env = "LIMITER_PIN", default_value = DEFAULT_PIN, value_name = "DIRECTORY")]
+    pin: PathBuf,
 }
 
 /// What `-o json` prints.
@@ -28,7 +39,11 @@ struct Answer {
 }
 
 pub async fn run(client: &Client, arguments: DetachArguments, format: Format) -> Result<ExitCode, Problem> {
-    let detached = through_daemon(client, arguments.interface).await?;
+    let detached = if arguments.direct {
+        direct(&arguments)?
+    } else {
+        through_daemon(client, arguments.interface).await?
+    };
     detached.iter().for_each(|answer| warn(&answer.warnings));
     if detached.is_empty() {
         say("nothing was guarded\n");
@@ -49,6 +64,13 @@ async fn through_daemon(client: &Client, interface: Option<String>) -> Result<Ve
         detached.push(client.delete(&format!("/v1/interfaces/{}", encode(&name))).await?);
     }
     Ok(detached)
+}
+
+fn direct(arguments: &DetachArguments) -> Result<Vec<Detached>, Problem> {
+    let names = Kernel::detach_direct(&arguments.pin, arguments.interface.as_deref())
+        .map_err(|error| Problem::failed(error.to_string(), error.hint()))?;
+    let gone = |name| Detached { name, was_attached: true, warnings: Vec::new() };
+    Ok(names.into_iter().map(gone).collect())
 }
 
 fn show(answer: &Detached) -> String {

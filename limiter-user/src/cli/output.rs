@@ -28,6 +28,13 @@ impl Problem {
         Self { error: error.into(), hint: None, diagnostics, code: 2 }
     }
 
+    /// The file itself cannot be read; `diagnostics` says why.
+    pub fn unreadable(diagnostics: &[Diagnostic]) -> Self {
+        let error =
+            diagnostics.first().map_or_else(|| "cannot read the file".to_owned(), ToString::to_string);
+        Self { error, hint: None, diagnostics: Vec::new(), code: 2 }
+    }
+
     /// Prints it; errors go to stderr also when the output is JSON.
     pub fn report(&self) -> ExitCode {
         let mut text = show_diagnostics(&self.diagnostics);

@@ -58,8 +58,7 @@ pub async fn rollback(client: &Client, format: Format) -> Result<ExitCode, Probl
 }
 
 fn read(file: &Path) -> Result<Bundle, Problem> {
-    Bundle::read(file)
-        .map_err(|diagnostics| Problem::bad_policy(format!("cannot read `{}`", file.display()), diagnostics))
+    Bundle::read(file).map_err(|diagnostics| Problem::unreadable(&diagnostics))
 }
 
 fn show(answer: &SetPolicy, format: Format) -> ExitCode {

@@ -19,7 +19,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    #[error("cannot reach limiterd at `{socket}`: {source}")]
+    #[error("cannot reach limiterd at `{socket}`: {}", why(source))]
     Unreachable { socket: String, source: io::Error },
 
     #[error("limiterd at `{socket}` did not answer: {reason}")]
@@ -47,6 +47,16 @@ impl ClientError {
             Self::Broken { .. } => Some("`journalctl -u limiterd` may say why".to_owned()),
             Self::Refused { failure, .. } => failure.hint.clone(),
         }
+    }
+}
+
+/// The system's words, without its numbers.
+fn why(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "there is no such socket".to_owned(),
+        io::ErrorKind::ConnectionRefused => "nobody answers".to_owned(),
+        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        _ => error.to_string(),
     }
 }
 

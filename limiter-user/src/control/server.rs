@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, to_bytes};
-use axum::extract::{Extension, Path, Request, State};
+use axum::extract::{Extension, OriginalUri, Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
@@ -330,7 +330,7 @@ async fn history(State(api): State<Api>) -> Answer<impl Serialize> {
     api.run(|daemon| Ok(daemon.core().history())).await
 }
 
-async fn sources(State(api): State<Api>, uri: Uri) -> Answer<impl Serialize> {
+async fn sources(State(api): State<Api>, OriginalUri(uri): OriginalUri) -> Answer<impl Serialize> {
     let mut query = Query { top: 20, sort: Sort::Dropped, by: By::Source, rule: None };
     for (key, value) in parameters(&uri, &["top", "sort", "by", "rule"])? {
         match (key.as_str(), value.as_str()) {
@@ -353,7 +353,7 @@ async fn sources(State(api): State<Api>, uri: Uri) -> Answer<impl Serialize> {
 async fn set_policy(
     State(api): State<Api>,
     Extension(peer): Extension<Peer>,
-    uri: Uri,
+    OriginalUri(uri): OriginalUri,
     headers: HeaderMap,
     request: Request,
 ) -> Answer<impl Serialize> {

@@ -51,8 +51,11 @@ impl Core {
         guarded.into_iter().map(|guard| guard.name).filter(|name| !wanted.contains_key(name)).collect()
     }
 
+    /// By name.
     pub fn guarded(&self) -> Vec<Interface> {
-        self.datapath.as_ref().map(|datapath| datapath.interfaces()).unwrap_or_default()
+        let mut guarded = self.datapath.as_ref().map(|datapath| datapath.interfaces()).unwrap_or_default();
+        guarded.sort_by(|a, b| a.name.cmp(&b.name));
+        guarded
     }
 
     /// Attaches what is wanted and not guarded. `first` also brings guards found at start to the mode asked for.
@@ -154,11 +157,11 @@ impl Core {
 
     /// Detaches by hand: holds over restarts until undone.
     pub fn detach(&mut self, name: &str) -> Result<Detached, Refusal> {
-        let wanted = self.wanted().contains_key(name);
+        let known = self.wanted().contains_key(name) || self.state.by_hand().detached.contains(name);
         let Some(datapath) = &mut self.datapath else { return Err(no_packet_tier()) };
         let was_attached = match datapath.detach(name) {
             Ok(()) => true,
-            Err(Error::NotAttached { .. } | Error::NoSuchInterface { .. }) if wanted => false,
+            Err(Error::NotAttached { .. } | Error::NoSuchInterface { .. }) if known => false,
             Err(error) => return Err(error.into()),
         };
         let configured = self.settings.interfaces.iter().flatten().any(|configured| configured == name);

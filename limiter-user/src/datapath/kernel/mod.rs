@@ -78,12 +78,12 @@ impl Kernel {
 
     /// Ends guards without a daemon: that of `interface`, or all of them. With the last one goes everything
     /// pinned. Returns the number of guards ended.
-    pub fn detach_direct(pin: &Path, interface: Option<&str>) -> Result<usize, Error> {
+    pub fn detach_direct(pin: &Path, interface: Option<&str>) -> Result<Vec<String>, Error> {
         load::require_bpffs(pin)?;
         if !pin.exists() {
             return match interface {
                 Some(interface) => Err(Error::NotAttached { interface: interface.to_owned() }),
-                None => Ok(0),
+                None => Ok(Vec::new()),
             };
         }
         let (ended, kept): (Vec<_>, Vec<_>) = match interface {
@@ -98,14 +98,16 @@ impl Kernel {
         {
             return Err(Error::NotAttached { interface: interface.to_owned() });
         }
-        let count = ended.len();
+        let mut names = Vec::new();
         for guard in ended {
+            let gone = || format!("index {}", guard.index());
+            names.push(guard.interface().map_or_else(gone, |interface| interface.name));
             guard.detach(pin)?;
         }
         if kept.is_empty() {
             remove_pins(pin)?;
         }
-        Ok(count)
+        Ok(names)
     }
 
     fn active(&self) -> &AtomicU32 {
