@@ -25,7 +25,7 @@
 //! boundary is `::`, the last is the highest address, and unused keys have that same value: the search looks
 //! for the address before it and takes one step more, so padding is never taken for a boundary.
 
-use crate::abi::Header;
+use crate::abi::{Header, Row};
 
 /// Keys of one node of the IPv6 tree.
 pub const V6_KEYS: u32 = 64;
@@ -48,6 +48,23 @@ pub trait Rows {
     #[inline(always)]
     fn blur(&self, number: u32) -> u32 {
         number
+    }
+}
+
+/// A whole image in memory, as the compiler makes it.
+impl Rows for &[Row] {
+    fn u32_at(&self, row: u32, index: u32) -> u32 {
+        let bytes = self.get(row as usize).and_then(|row| row.0.chunks_exact(4).nth(index as usize));
+        bytes.and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_ne_bytes)
+    }
+
+    fn u64_at(&self, row: u32, index: u32) -> u64 {
+        let bytes = self.get(row as usize).and_then(|row| row.0.chunks_exact(8).nth(index as usize));
+        bytes.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes)
+    }
+
+    fn u8_at(&self, row: u32, index: u32) -> u8 {
+        self.get(row as usize).and_then(|row| row.0.get(index as usize)).copied().unwrap_or(0)
     }
 }
 

@@ -55,6 +55,8 @@ impl Fraction {
         self.numerator == 0
     }
 
+    pub const ZERO: Self = Self { numerator: 0, denominator: 1 };
+
     /// For display only.
     pub fn approximate(self) -> f64 {
         self.numerator as f64 / self.denominator as f64

@@ -6,13 +6,17 @@
 #![allow(dead_code)] // what follows uses all of it
 
 mod bundle;
+mod classes;
 mod compiled;
 mod diagnostic;
 mod difference;
 mod document;
 mod exact;
+mod image;
 mod model;
+mod prefixes;
 mod rate;
+mod suggest;
 mod term;
 
 pub use bundle::Bundle;

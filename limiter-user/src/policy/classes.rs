@@ -1,0 +1,152 @@
+//! Set classes: which combination of rules' sources holds an address.
+//!
+//! Every distinct `from` of the rules is a *group*. One sweep over the sorted ends of all groups' ranges yields
+//! the addresses at which the combination of groups changes; each combination that occurs becomes a class.
+
+use std::collections::HashMap;
+
+use limiter_common::abi::{MAX_CLASSES, MAX_RULES};
+
+use super::model::Prefixes;
+
+const WORDS: usize = MAX_RULES / 64;
+
+/// A set of numbers below [`MAX_RULES`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Bits([u64; WORDS]);
+
+impl Bits {
+    pub fn insert(&mut self, number: usize) {
+        self.0[number / 64] |= 1 << (number % 64);
+    }
+
+    pub fn toggle(&mut self, number: usize) {
+        self.0[number / 64] ^= 1 << (number % 64);
+    }
+
+    pub fn contains(&self, number: usize) -> bool {
+        self.0[number / 64] >> (number % 64) & 1 == 1
+    }
+
+    pub fn union(mut self, other: &Self) -> Self {
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a |= b);
+        self
+    }
+
+    pub fn common(mut self, other: &Self) -> Self {
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a &= b);
+        self
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0 == [0; WORDS]
+    }
+
+    pub fn lowest(&self) -> Option<usize> {
+        let word = self.0.iter().position(|word| *word != 0)?;
+        Some(word * 64 + self.0[word].trailing_zeros() as usize)
+    }
+}
+
+/// There are more combinations than a byte can name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TooMany;
+
+/// Numbers combinations in the order they are first seen. 0 is the empty one.
+pub(super) struct Combinations {
+    numbers: HashMap<Bits, u8>,
+    pub list: Vec<Bits>,
+}
+
+impl Combinations {
+    pub fn new() -> Self {
+        Self { numbers: HashMap::from([(Bits::default(), 0)]), list: vec![Bits::default()] }
+    }
+
+    pub fn number(&mut self, bits: Bits) -> Result<u8, TooMany> {
+        if let Some(number) = self.numbers.get(&bits) {
+            return Ok(*number);
+        }
+        if self.list.len() >= MAX_CLASSES {
+            return Err(TooMany);
+        }
+        let number = self.list.len() as u8;
+        self.numbers.insert(bits, number);
+        self.list.push(bits);
+        Ok(number)
+    }
+}
+
+/// Classes of all addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct SetClasses {
+    /// Addresses at which the class changes, sorted, with the class from there on. Class 0 before the first.
+    pub v4: Vec<(u32, u8)>,
+    pub v6: Vec<(u128, u8)>,
+    /// Groups of each class.
+    pub combinations: Vec<Bits>,
+    /// Whether some address is in no group.
+    pub some_in_none: bool,
+}
+
+/// Classes for these groups; each may be several lists.
+pub(super) fn set_classes(groups: &[Vec<&Prefixes>]) -> Result<SetClasses, TooMany> {
+    let mut v4: Vec<(u32, u16)> = Vec::new();
+    let mut v6: Vec<(u128, u16)> = Vec::new();
+    for (number, lists) in groups.iter().enumerate() {
+        let ranges =
+            lists.iter().flat_map(|list| &list.v4).map(|net| (net.network().into(), net.broadcast().into()));
+        for (first, last) in merged(ranges.collect(), |last: u32| last.checked_add(1)) {
+            v4.push((first, number as u16));
+            v4.extend(last.checked_add(1).map(|after| (after, number as u16)));
+        }
+        let ranges =
+            lists.iter().flat_map(|list| &list.v6).map(|net| (net.network().into(), net.broadcast().into()));
+        for (first, last) in merged(ranges.collect(), |last: u128| last.checked_add(1)) {
+            v6.push((first, number as u16));
+            v6.extend(last.checked_add(1).map(|after| (after, number as u16)));
+        }
+    }
+    let mut combinations = Combinations::new();
+    let v4 = sweep(v4, &mut combinations)?;
+    let v6 = sweep(v6, &mut combinations)?;
+    let some_in_none = v4.first().is_none_or(|(address, _)| *address > 0)
+        || v6.first().is_none_or(|(address, _)| *address > 0)
+        || { v4.iter().any(|(_, class)| *class == 0) || v6.iter().any(|(_, class)| *class == 0) };
+    Ok(SetClasses { v4, v6, combinations: combinations.list, some_in_none })
+}
+
+/// Ranges, sorted, with those that overlap or touch made one.
+fn merged<A: Ord + Copy>(mut ranges: Vec<(A, A)>, next: impl Fn(A) -> Option<A>) -> Vec<(A, A)> {
+    ranges.sort_unstable();
+    let mut merged: Vec<(A, A)> = Vec::with_capacity(ranges.len());
+    for (first, last) in ranges {
+        match merged.last_mut() {
+            Some(before) if next(before.1).is_none_or(|after| first <= after) => {
+                before.1 = before.1.max(last)
+            }
+            _ => merged.push((first, last)),
+        }
+    }
+    merged
+}
+
+/// Each event is an end of a range: from that address on, the group is in if it was out and out if it was in.
+fn sweep<A: Ord + Copy>(
+    mut events: Vec<(A, u16)>,
+    combinations: &mut Combinations,
+) -> Result<Vec<(A, u8)>, TooMany> {
+    events.sort_unstable();
+    let mut boundaries: Vec<(A, u8)> = Vec::with_capacity(events.len());
+    let mut current = Bits::default();
+    for same in events.chunk_by(|a, b| a.0 == b.0) {
+        for (_, group) in same {
+            current.toggle(usize::from(*group));
+        }
+        let class = combinations.number(current)?;
+        if boundaries.last().map_or(0, |(_, class)| *class) != class {
+            boundaries.push((same[0].0, class));
+        }
+    }
+    Ok(boundaries)
+}
