@@ -1,7 +1,7 @@
-//! Set classes: which combination of rules' sources holds an address.
+//! Set classes: which rules' `from` holds an address.
 //!
-//! Every distinct `from` of the rules is a *group*. One sweep over the sorted ends of all groups' ranges yields
-//! the addresses at which the combination of groups changes; each combination that occurs becomes a class.
+//! One sweep over the sorted ends of all lists' ranges yields the addresses at which the combination of lists
+//! changes. What matters of a combination is the rules it lets match: each different answer becomes a class.
 
 use std::collections::HashMap;
 
@@ -56,15 +56,21 @@ pub(super) struct TooMany;
 pub(super) struct Combinations {
     numbers: HashMap<Bits, u8>,
     pub list: Vec<Bits>,
+    empty_seen: bool,
 }
 
 impl Combinations {
     pub fn new() -> Self {
-        Self { numbers: HashMap::from([(Bits::default(), 0)]), list: vec![Bits::default()] }
+        Self {
+            numbers: HashMap::from([(Bits::default(), 0)]),
+            list: vec![Bits::default()],
+            empty_seen: false,
+        }
     }
 
     pub fn number(&mut self, bits: Bits) -> Result<u8, TooMany> {
         if let Some(number) = self.numbers.get(&bits) {
+            self.empty_seen |= *number == 0;
             return Ok(*number);
         }
         if self.list.len() >= MAX_CLASSES {
@@ -75,6 +81,11 @@ impl Combinations {
         self.list.push(bits);
         Ok(number)
     }
+
+    /// Every number given out.
+    pub fn occurring(&self) -> Vec<u8> {
+        (0..=u8::MAX).take(self.list.len()).filter(|number| *number > 0 || self.empty_seen).collect()
+    }
 }
 
 /// Classes of all addresses.
@@ -83,37 +94,53 @@ pub(super) struct SetClasses {
     /// Addresses at which the class changes, sorted, with the class from there on. Class 0 before the first.
     pub v4: Vec<(u32, u8)>,
     pub v6: Vec<(u128, u8)>,
-    /// Groups of each class.
+    /// Rules of each class, those without `from` left out.
     pub combinations: Vec<Bits>,
-    /// Whether some address is in no group.
-    pub some_in_none: bool,
+    /// Classes some address has: all, but for class 0 when every address is in some list.
+    pub occurring: Vec<u8>,
 }
 
-/// Classes for these groups; each may be several lists.
-pub(super) fn set_classes(groups: &[Vec<&Prefixes>]) -> Result<SetClasses, TooMany> {
+/// Classes for these lists; `users` are the rules that ask for each.
+pub(super) fn set_classes(lists: &[(&Prefixes, Bits)]) -> Result<SetClasses, TooMany> {
     let mut v4: Vec<(u32, u16)> = Vec::new();
     let mut v6: Vec<(u128, u16)> = Vec::new();
-    for (number, lists) in groups.iter().enumerate() {
-        let ranges =
-            lists.iter().flat_map(|list| &list.v4).map(|net| (net.network().into(), net.broadcast().into()));
+    for (number, (list, _)) in lists.iter().enumerate() {
+        let ranges = list.v4.iter().map(|net| (net.network().into(), net.broadcast().into()));
         for (first, last) in merged(ranges.collect(), |last: u32| last.checked_add(1)) {
             v4.push((first, number as u16));
             v4.extend(last.checked_add(1).map(|after| (after, number as u16)));
         }
-        let ranges =
-            lists.iter().flat_map(|list| &list.v6).map(|net| (net.network().into(), net.broadcast().into()));
+        let ranges = list.v6.iter().map(|net| (net.network().into(), net.broadcast().into()));
         for (first, last) in merged(ranges.collect(), |last: u128| last.checked_add(1)) {
             v6.push((first, number as u16));
             v6.extend(last.checked_add(1).map(|after| (after, number as u16)));
         }
     }
-    let mut combinations = Combinations::new();
-    let v4 = sweep(v4, &mut combinations)?;
-    let v6 = sweep(v6, &mut combinations)?;
-    let some_in_none = v4.first().is_none_or(|(address, _)| *address > 0)
-        || v6.first().is_none_or(|(address, _)| *address > 0)
-        || { v4.iter().any(|(_, class)| *class == 0) || v6.iter().any(|(_, class)| *class == 0) };
-    Ok(SetClasses { v4, v6, combinations: combinations.list, some_in_none })
+    let mut classes = ListClasses { lists, known: HashMap::new(), combinations: Combinations::new() };
+    let v4 = sweep(v4, 0, &mut classes)?;
+    let v6 = sweep(v6, 0, &mut classes)?;
+    let combinations = classes.combinations;
+    Ok(SetClasses { v4, v6, occurring: combinations.occurring(), combinations: combinations.list })
+}
+
+/// From a combination of lists to a class.
+struct ListClasses<'a> {
+    lists: &'a [(&'a Prefixes, Bits)],
+    known: HashMap<Bits, u8>,
+    combinations: Combinations,
+}
+
+impl ListClasses<'_> {
+    fn class(&mut self, holding: Bits) -> Result<u8, TooMany> {
+        if let Some(class) = self.known.get(&holding) {
+            return Ok(*class);
+        }
+        let users = self.lists.iter().enumerate().filter(|(number, _)| holding.contains(*number));
+        let rules = users.fold(Bits::default(), |rules, (_, (_, users))| rules.union(users));
+        let class = self.combinations.number(rules)?;
+        self.known.insert(holding, class);
+        Ok(class)
+    }
 }
 
 /// Ranges, sorted, with those that overlap or touch made one.
@@ -131,19 +158,23 @@ fn merged<A: Ord + Copy>(mut ranges: Vec<(A, A)>, next: impl Fn(A) -> Option<A>)
     merged
 }
 
-/// Each event is an end of a range: from that address on, the group is in if it was out and out if it was in.
+/// Each event is an end of a range: from that address on, the list holds if it did not, and does not if it did.
 fn sweep<A: Ord + Copy>(
     mut events: Vec<(A, u16)>,
-    combinations: &mut Combinations,
+    lowest: A,
+    classes: &mut ListClasses<'_>,
 ) -> Result<Vec<(A, u8)>, TooMany> {
     events.sort_unstable();
     let mut boundaries: Vec<(A, u8)> = Vec::with_capacity(events.len());
     let mut current = Bits::default();
+    if events.first().is_none_or(|(address, _)| *address > lowest) {
+        classes.class(current)?;
+    }
     for same in events.chunk_by(|a, b| a.0 == b.0) {
-        for (_, group) in same {
-            current.toggle(usize::from(*group));
+        for (_, list) in same {
+            current.toggle(usize::from(*list));
         }
-        let class = combinations.number(current)?;
+        let class = classes.class(current)?;
         if boundaries.last().map_or(0, |(_, class)| *class) != class {
             boundaries.push((same[0].0, class));
         }

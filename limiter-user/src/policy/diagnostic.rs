@@ -74,6 +74,9 @@ const SHOWN_PER_FILE: usize = 50;
 #[derive(Default)]
 pub(super) struct Report {
     found: Vec<Diagnostic>,
+    errors: usize,
+    /// Some text was no TOML: what seems to be missing may be in it.
+    partial: bool,
 }
 
 impl Report {
@@ -81,11 +84,25 @@ impl Report {
         self.add(Severity::Error, place, message.into(), help.into());
     }
 
+    /// Something is not there. Not said of a policy that could not be read whole.
+    pub fn missing(&mut self, place: &Place, message: impl Into<String>, help: impl Into<String>) {
+        if !self.partial {
+            self.error(place, message, help);
+        }
+    }
+
+    /// Text that could not be read at all.
+    pub fn unreadable(&mut self, place: &Place, message: impl Into<String>, help: impl Into<String>) {
+        self.partial = true;
+        self.error(place, message, help);
+    }
+
     pub fn warning(&mut self, place: &Place, message: impl Into<String>, help: impl Into<String>) {
         self.add(Severity::Warning, place, message.into(), help.into());
     }
 
     fn add(&mut self, severity: Severity, place: &Place, message: String, help: String) {
+        self.errors += usize::from(severity == Severity::Error);
         self.found.push(Diagnostic {
             severity,
             file: place.file.to_string(),
@@ -97,7 +114,12 @@ impl Report {
     }
 
     pub fn has_errors(&self) -> bool {
-        self.found.iter().any(Diagnostic::is_error)
+        self.errors > 0
+    }
+
+    /// Errors so far.
+    pub fn errors(&self) -> usize {
+        self.errors
     }
 
     /// Everything found, file by file in order of place, the excess of a file counted. Stable: what was found

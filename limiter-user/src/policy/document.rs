@@ -1,6 +1,6 @@
 //! One TOML file, with the place of everything in it.
 
-use std::{ops::Range, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
 use toml::{
     Spanned,
@@ -10,7 +10,11 @@ use toml::{
 use super::{
     bundle::resolve,
     diagnostic::{Place, Report},
+    suggest::{listed, nearest},
 };
+
+/// Behind this many bytes of a line, columns are bytes.
+const LONG_LINE: usize = 4096;
 
 /// Turns byte offsets into lines and columns.
 #[derive(Clone)]
@@ -31,7 +35,9 @@ impl<'a> Positions<'a> {
         let offset = offset.min(self.text.len());
         let line = self.lines.partition_point(|start| *start <= offset).max(1);
         let start = self.lines[line - 1];
-        let column = self.text.get(start..offset).map_or(offset - start, |before| before.chars().count());
+        // Nobody looks for a character in a line of this length; counting them for each would take for ever.
+        let counted = self.text.get(start..offset).filter(|before| before.len() < LONG_LINE);
+        let column = counted.map_or(offset - start, |before| before.chars().count());
         Place { file: self.file.clone(), line: line as u32, column: column as u32 + 1 }
     }
 }
@@ -56,7 +62,6 @@ pub(super) struct NamedFiles {
 impl<'a> Document<'a> {
     /// Never fails: what is wrong is reported by [`Document::report_syntax`], the rest is read all the same.
     pub fn parse(name: &str, text: &'a str) -> Self {
-        // A byte order mark is not part of the first key.
         let (root, errors) = DeTable::parse_recoverable(text);
         let syntax = errors.iter().map(|error| {
             let offset = error.span().map_or(0, |span| span.start);
@@ -72,16 +77,12 @@ impl<'a> Document<'a> {
 
     pub fn report_syntax(&self, report: &mut Report) {
         for (offset, message) in &self.syntax {
-            report.error(&self.positions.at(*offset), format!("not TOML: {message}"), "");
+            report.unreadable(&self.positions.at(*offset), format!("not TOML: {message}"), "");
         }
     }
 
     pub fn root(&self) -> Table<'_> {
-        Table { document: self, place: Place::whole(&self.name), entries: &self.root }
-    }
-
-    pub fn place(&self, span: Range<usize>) -> Place {
-        self.positions.at(span.start)
+        Table { document: self, offset: None, entries: &self.root }
     }
 
     /// What must be in the bundle for this file to be understood: includes and every `file = "…"`.
@@ -109,23 +110,175 @@ impl<'a> Document<'a> {
 /// A table of a document.
 #[derive(Clone)]
 pub(super) struct Table<'d> {
-    pub document: &'d Document<'d>,
-    pub place: Place,
+    document: &'d Document<'d>,
+    /// `None` = the whole file.
+    offset: Option<usize>,
     entries: &'d DeTable<'d>,
 }
 
 /// A value of a document.
 #[derive(Clone)]
 pub(super) struct Value<'d> {
-    pub document: &'d Document<'d>,
-    pub place: Place,
-    pub value: &'d DeValue<'d>,
+    document: &'d Document<'d>,
+    offset: usize,
+    value: &'d DeValue<'d>,
 }
 
 /// A key with its value.
 #[derive(Clone)]
 pub(super) struct Entry<'d> {
     pub key: &'d str,
-    pub key_place: Place,
+    key_offset: usize,
     pub value: Value<'d>,
+}
+
+impl Entry<'_> {
+    pub fn key_place(&self) -> Place {
+        self.value.document.positions.at(self.key_offset)
+    }
+}
+
+/// What a table may say.
+pub(super) struct Keys {
+    /// What the table is, for messages: `a rule`.
+    pub of: &'static str,
+    pub known: &'static [&'static str],
+    /// Keys a later version will know.
+    pub later: &'static [&'static str],
+}
+
+pub(super) const LATER: &str = "not supported by this version yet";
+
+impl<'d> Table<'d> {
+    pub fn place(&self) -> Place {
+        match self.offset {
+            Some(offset) => self.document.positions.at(offset),
+            None => Place::whole(&self.document.name),
+        }
+    }
+
+    /// Name of the file, as in the bundle.
+    pub fn file(&self) -> &'d str {
+        &self.document.name
+    }
+
+    /// All entries, in the order they are written.
+    pub fn entries(&self) -> Vec<Entry<'d>> {
+        let mut entries: Vec<_> = self.entries.iter().collect();
+        entries.sort_by_key(|(key, _)| key.span().start);
+        entries.into_iter().map(|(key, value)| self.entry(key, value)).collect()
+    }
+
+    pub fn get(&self, key: &str) -> Option<Entry<'d>> {
+        self.entries.get_key_value(key).map(|(key, value)| self.entry(key, value))
+    }
+
+    fn entry(&self, key: &'d Spanned<Cow<'d, str>>, value: &'d Spanned<DeValue<'d>>) -> Entry<'d> {
+        let document = self.document;
+        Entry { key: key.get_ref(), key_offset: key.span().start, value: Value::new(document, value) }
+    }
+
+    /// Reports every key the table may not have.
+    pub fn allow(&self, keys: &Keys, report: &mut Report) {
+        for entry in self.entries() {
+            let key = entry.key;
+            if keys.known.contains(&key) {
+                continue;
+            }
+            if keys.later.contains(&key) {
+                report.error(&entry.key_place(), format!("`{key}` of {} is {LATER}", keys.of), "remove it");
+                continue;
+            }
+            let help = match nearest(key, keys.known.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("{} may have {}", keys.of, listed(keys.known)),
+            };
+            report.error(&entry.key_place(), format!("unknown key `{key}`"), help);
+        }
+    }
+}
+
+impl<'d> Value<'d> {
+    fn new(document: &'d Document<'d>, value: &'d Spanned<DeValue<'d>>) -> Self {
+        Self { document, offset: value.span().start, value: value.get_ref() }
+    }
+
+    pub fn place(&self) -> Place {
+        self.document.positions.at(self.offset)
+    }
+
+    pub fn as_string(&self) -> Option<&'d str> {
+        self.value.as_str()
+    }
+
+    pub fn as_table(&self) -> Option<Table<'d>> {
+        let entries = self.value.as_table()?;
+        Some(Table { document: self.document, offset: Some(self.offset), entries })
+    }
+
+    pub fn as_array(&self) -> Option<Vec<Value<'d>>> {
+        Some(self.value.as_array()?.iter().map(|value| Value::new(self.document, value)).collect())
+    }
+
+    /// A whole number as TOML writes it, sign and radix included; the text when it is too large.
+    pub fn as_integer(&self) -> Option<Result<i64, &'d str>> {
+        let integer = self.value.as_integer()?;
+        let text = integer.as_str();
+        Some(i64::from_str_radix(text, integer.radix()).map_err(|_| text))
+    }
+
+    /// For messages: `a string`.
+    pub fn kind(&self) -> &'static str {
+        match self.value {
+            DeValue::String(_) => "a string",
+            DeValue::Integer(_) => "an integer",
+            DeValue::Float(_) => "a float",
+            DeValue::Boolean(_) => "a boolean",
+            DeValue::Datetime(_) => "a date",
+            DeValue::Array(_) => "a list",
+            DeValue::Table(_) => "a table",
+        }
+    }
+
+    /// Reports that the value is of the wrong kind.
+    pub fn wrong(&self, what: &str, help: &str, report: &mut Report) {
+        report.error(&self.place(), format!("{what}, not {}", self.kind()), help);
+    }
+
+    /// A string, or a report that it is none: `what` is like "`name` is a string".
+    pub fn string(&self, what: &str, help: &str, report: &mut Report) -> Option<&'d str> {
+        if self.as_string().is_none() {
+            self.wrong(what, help, report);
+        }
+        self.as_string()
+    }
+
+    pub fn table(&self, what: &str, help: &str, report: &mut Report) -> Option<Table<'d>> {
+        if !self.value.is_table() {
+            self.wrong(what, help, report);
+        }
+        self.as_table()
+    }
+
+    pub fn array(&self, what: &str, help: &str, report: &mut Report) -> Option<Vec<Value<'d>>> {
+        if !self.value.is_array() {
+            self.wrong(what, help, report);
+        }
+        self.as_array()
+    }
+
+    /// One of a few words.
+    pub fn word<T: Copy>(&self, key: &str, words: &[(&str, T)], report: &mut Report) -> Option<T> {
+        let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
+        let help = format!(
+            "write {}",
+            names.iter().map(|name| format!("`\"{name}\"`")).collect::<Vec<_>>().join(" or ")
+        );
+        let text = self.string(&format!("`{key}` is a string"), &help, report)?;
+        let found = words.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+        if found.is_none() {
+            report.error(&self.place(), format!("`{key}` cannot be `{text}`"), help);
+        }
+        found
+    }
 }

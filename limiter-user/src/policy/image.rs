@@ -106,8 +106,14 @@ mod tests {
     }
 
     fn build(groups: &[Prefixes]) -> Built {
-        let groups: Vec<Vec<&Prefixes>> = groups.iter().map(|group| vec![group]).collect();
-        let classes = set_classes(&groups).unwrap();
+        let only = |number| {
+            let mut bits = Bits::default();
+            bits.insert(number);
+            bits
+        };
+        let lists: Vec<(&Prefixes, Bits)> =
+            groups.iter().enumerate().map(|(i, list)| (list, only(i))).collect();
+        let classes = set_classes(&lists).unwrap();
         let mut index: Box<[u64; 65536]> = vec![0u64; 65536].try_into().unwrap();
         let mut header = Header::default();
         let rows = write(&classes, &mut index, &mut header).unwrap();

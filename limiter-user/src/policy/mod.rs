@@ -3,23 +3,30 @@
 //! [`Bundle`] is text, [`check`] makes a [`Policy`] of it or reports every mistake at once, [`compile`] makes of
 //! that what the kernel reads. The same bundle gives the same policy on every host; only [`HostFacts`] differ.
 
-#![allow(dead_code)] // what follows uses all of it
-
 mod bundle;
+mod claims;
 mod classes;
+mod compile;
 mod compiled;
 mod diagnostic;
 mod difference;
 mod document;
 mod exact;
 mod image;
+mod meters;
 mod model;
+mod plan;
 mod prefixes;
 mod rate;
+mod read;
+mod requests;
+mod slots;
 mod suggest;
 mod term;
+mod traffic;
 
 pub use bundle::Bundle;
+pub use compile::compile;
 pub use compiled::{Compiled, HostFacts, MeterInfo, RateInfo, RuleInfo, Slots};
 pub use diagnostic::{Diagnostic, Place, Severity};
 pub use difference::{Change, ChangeKind};
@@ -46,11 +53,13 @@ impl Checked {
 
 /// Validates a policy. All mistakes are reported together, in order of file and place.
 pub fn check(bundle: &Bundle) -> Result<Checked, Vec<Diagnostic>> {
-    let text = bundle.files.get(&bundle.policy).map_or("", String::as_str);
     let mut report = diagnostic::Report::default();
-    document::Document::parse(&bundle.policy, text).report_syntax(&mut report);
-    report.error(&Place::whole(&bundle.policy), "not supported by this version yet", "");
-    Err(report.into_sorted())
+    let policy = read::read(bundle, &mut report);
+    let found = report.into_sorted();
+    match policy {
+        Some(policy) if !found.iter().any(Diagnostic::is_error) => Ok(Checked { policy, warnings: found }),
+        _ => Err(found),
+    }
 }
 
 /// Set files that shrank by more than half: refused unless forced.
@@ -58,15 +67,10 @@ pub fn shrunk(_old: &Policy, _new: &Policy) -> Vec<Diagnostic> {
     Vec::new()
 }
 
-/// Makes of a policy what the kernel reads.
-pub fn compile(policy: &Policy, _host: &HostFacts<'_>) -> Result<Compiled, Vec<Diagnostic>> {
-    let mut report = diagnostic::Report::default();
-    let file = policy.rules.first().map_or("", |rule| &rule.place.file);
-    report.error(&Place::whole(file), "not supported by this version yet", "");
-    Err(report.into_sorted())
-}
-
 /// What changes from `old` to `new`.
 pub fn difference(_old: &Policy, _new: &Policy) -> Vec<Change> {
     Vec::new()
 }
+
+#[cfg(test)]
+mod tests;

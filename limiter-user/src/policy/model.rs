@@ -1,10 +1,10 @@
 //! A valid policy: every name resolved, every number exact.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
-use super::{diagnostic::Place, rate::Rate, term::Term};
+use super::{diagnostic::Place, plan::Plan, rate::Rate, term::Term};
 
 /// What happens to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,12 @@ pub struct Defaults {
 pub struct Prefixes {
     pub v4: Vec<Ipv4Net>,
     pub v6: Vec<Ipv6Net>,
+}
+
+impl Prefixes {
+    pub fn is_empty(&self) -> bool {
+        self.v4.is_empty() && self.v6.is_empty()
+    }
 }
 
 /// A named list of prefixes.
@@ -142,9 +148,13 @@ pub struct Rule {
 /// A valid policy. Lists are in file order, included files after the file that includes them.
 #[derive(Clone, Debug)]
 pub struct Policy {
+    /// The main file.
+    pub place: Place,
     pub default: Defaults,
     pub sets: Vec<Set>,
     pub services: Vec<Service>,
     pub limits: Vec<Limit>,
     pub rules: Vec<Rule>,
+    /// What follows from the rest, on every host.
+    pub(super) plan: Arc<Plan>,
 }

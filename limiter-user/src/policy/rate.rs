@@ -56,6 +56,8 @@ pub struct Rate {
     pub ticks_per_unit: Fraction,
     /// In units.
     pub burst: u64,
+    /// What the kernel computes with.
+    pub encoded: abi::Rate,
 }
 
 /// A number that is not one: what is wrong, and what to write.
@@ -238,12 +240,20 @@ impl Rate {
         TICKS_PER_SECOND as f64 / self.ticks_per_unit.approximate()
     }
 
-    /// What the kernel computes with.
-    ///
+    /// From a rate and its burst in units; [`default_burst`] when none is given.
+    pub(super) fn new(text: &str, burst: Option<u64>) -> Result<Self, BadNumber> {
+        let (unit, ticks_per_unit) = parse_rate(text)?;
+        let burst = burst.unwrap_or_else(|| default_burst(unit, ticks_per_unit));
+        let mut rate =
+            Self { text: text.to_owned(), unit, ticks_per_unit, burst, encoded: abi::Rate::default() };
+        rate.encoded = rate.encode()?;
+        Ok(rate)
+    }
+
     /// The multiplier is at least the exact value and the tolerance is what the burst costs by that multiplier, so
     /// never more than burst + rate × time is admitted. Packets cost a whole number of ticks each. Where one
     /// packet can be as large as the burst, the multiplier is rounded so that it fits exactly.
-    pub(super) fn encode(&self) -> Result<abi::Rate, BadNumber> {
+    fn encode(&self) -> Result<abi::Rate, BadNumber> {
         let burst = u128::from(self.burst);
         let Some(whole) = self.ticks_per_unit.times(burst) else { return Err(self.too_slow()) };
         if whole > whole_ticks(LONGEST_FILL_SECONDS * TICKS_PER_SECOND) {
@@ -288,7 +298,7 @@ impl Rate {
             self.ticks_per_unit.approximate() * self.burst as f64 / (TICKS_PER_SECOND as f64 * 86_400.0);
         BadNumber {
             message: format!(
-                "a burst of {} at `{}` takes {days:.0} days to fill, more than 30",
+                "a burst of {} at `{}` takes {days:.2} days to fill, more than 30",
                 self.burst, self.text
             ),
             help: "write a smaller burst or a faster rate".to_owned(),

@@ -154,20 +154,26 @@ impl Term {
         matches!(self, Self::TcpFrom(_) | Self::UdpFrom(_))
     }
 
+    /// The ports or types the term says of packets of this kind.
+    pub fn range_of(self, kind: Kind) -> Option<Range> {
+        match (self, kind) {
+            (Self::Tcp(range) | Self::TcpFrom(range), Kind::Tcp | Kind::TcpSyn)
+            | (Self::TcpSyn(range), Kind::TcpSyn)
+            | (Self::Udp(range) | Self::UdpFrom(range), Kind::Udp)
+            | (Self::Sctp(range), Kind::Sctp)
+            | (Self::Icmp(range), Kind::Icmp)
+            | (Self::Icmpv6(range), Kind::Icmpv6) => Some(range),
+            _ => None,
+        }
+    }
+
     /// Whether a packet is meant: its kind, its destination port or ICMP type, its source port.
     pub fn matches(self, kind: Kind, destination: u16, source: u16) -> bool {
         match (self, kind) {
-            (Self::Tcp(range), Kind::Tcp | Kind::TcpSyn)
-            | (Self::TcpSyn(range), Kind::TcpSyn)
-            | (Self::Udp(range), Kind::Udp)
-            | (Self::Sctp(range), Kind::Sctp)
-            | (Self::Icmp(range), Kind::Icmp)
-            | (Self::Icmpv6(range), Kind::Icmpv6) => range.contains(destination),
-            (Self::TcpFrom(range), Kind::Tcp | Kind::TcpSyn) | (Self::UdpFrom(range), Kind::Udp) => {
-                range.contains(source)
-            }
             (Self::Fragment, Kind::Fragment) | (Self::Other, Kind::Other) => true,
-            _ => false,
+            _ => self
+                .range_of(kind)
+                .is_some_and(|range| range.contains(if self.is_by_source() { source } else { destination })),
         }
     }
 }

@@ -5,7 +5,7 @@ use super::*;
 fn rate(text: &str, burst: Option<u64>) -> Rate {
     let (unit, ticks_per_unit) = parse_rate(text).unwrap();
     let burst = burst.unwrap_or_else(|| default_burst(unit, ticks_per_unit));
-    Rate { text: text.to_owned(), unit, ticks_per_unit, burst }
+    Rate { text: text.to_owned(), unit, ticks_per_unit, burst, encoded: abi::Rate::default() }
 }
 
 /// Ticks the kernel takes for a packet of so many units.
@@ -92,7 +92,7 @@ fn what_cannot_be_represented_is_refused() {
     // 30 days are the most: 720 packets at one an hour.
     assert!(rate("1/h", Some(720)).encode().is_ok());
     let refused = rate("1/h", Some(721)).encode().unwrap_err();
-    assert_eq!(refused.message, "a burst of 721 at `1/h` takes 30 days to fill, more than 30");
+    assert_eq!(refused.message, "a burst of 721 at `1/h` takes 30.04 days to fill, more than 30");
     assert!(rate("1/30d", None).encode().is_ok());
     assert!(rate("1/31d", None).encode().is_err());
     assert!(rate("1 bit/s", Some(1_000_000_000_000_000)).encode().is_err());

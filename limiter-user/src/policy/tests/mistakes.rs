@@ -1,0 +1,288 @@
+//! What is said of a policy that is wrong.
+
+use super::*;
+
+fn refused(bundle: &Bundle) -> String {
+    shown(&check(bundle).map(|checked| checked.warnings).expect_err("the policy is wrong"))
+}
+
+fn warned(text: &str) -> String {
+    shown(&valid(text).warnings)
+}
+
+#[test]
+fn ten_mistakes_are_reported_together() {
+    let text = r#"version = 1
+
+[default]
+verdct = "pass"
+
+[sets]
+office = ["203.0.113.5/24"]
+scanners = { file = "scanners.txt" }
+
+[services]
+web = ["tcp/80", "tcp/70000"]
+
+[limits]
+total = { per = "source", rate = "2K/s" }
+
+[[rule]]
+name = "management"
+from = "ofice"
+verdict = "pass"
+
+[[rule]]
+name = "web"
+to = "web"
+limit = [{ per = "source", rate = "90M/s" }, "total"]
+
+[[rule]]
+name = "web"
+verdict = "reject"
+
+[[rule]]
+name = "nothing"
+to = "dns"
+"#;
+    insta::assert_snapshot!(refused(&bundle(text)), @r#"
+    policy.toml:4:1: unknown key `verdct`
+      did you mean `verdict`?
+    policy.toml:7:11: `203.0.113.5/24` has bits set behind its length
+      write `203.0.113.0/24`, or `203.0.113.5` for the one address
+    policy.toml:8:21: cannot read set file `scanners.txt`: it is not in the bundle
+      paths are relative to the file that names them
+    policy.toml:11:18: `70000` is neither a port nor a range of ports
+      ports are 0 to 65535: write `tcp/443` or `udp/1024-65535`
+    policy.toml:14:34: `2K/s` is not a rate: unknown unit `K`, did you mean `k`?
+      write a count like `50/s`, `2k/s`, `10/m`, `5/15m`, or bytes like `50 Mbit/s`, `1 MB/s`
+    policy.toml:18:8: unknown set `ofice`
+      did you mean `office`?
+    policy.toml:24:35: `90M/s` cannot be represented within 0.1 %
+      write `89887640/s` or `90014064/s`
+    policy.toml:27:8: there is a rule `web` already
+      the first is at policy.toml:21:1
+    policy.toml:28:11: `verdict` cannot be `reject`
+      write `"pass"` or `"drop"`
+    policy.toml:30:1: rule `nothing` says nothing of what happens
+      write `verdict = "pass"`, `verdict = "drop"` or `limit = [{ per = "source", rate = "50/s" }]`
+    policy.toml:32:6: unknown service `dns`
+      define it under `[services]`: `dns = ["tcp/443"]`
+    "#);
+}
+
+#[test]
+fn bad_toml_is_a_mistake_like_any_other() {
+    insta::assert_snapshot!(refused(&bundle("version = 1\n[default\nverdict = \"pass\"\n[sets]\na = [\"10.0.0.0/33\"]\n")), @r#"
+    policy.toml:2:9: not TOML: unclosed table, expected `]`
+    policy.toml:5:6: `10.0.0.0/33` is not a prefix
+      write `203.0.113.0/24`, `2001:db8::/32` or a single address
+    "#);
+    insta::assert_snapshot!(refused(&bundle("version = 1\nversion = 1\n")), @r#"
+    policy.toml:2:1: not TOML: duplicate key
+    "#);
+    insta::assert_snapshot!(refused(&bundle("")), @r#"
+    policy.toml: the policy has no `version`
+      write `version = 1` on its first line
+    "#);
+    insta::assert_snapshot!(refused(&bundle("version = 2")), @r#"
+    policy.toml:1:11: version 2 of the policy is not known here
+      this limiter reads `version = 1`
+    "#);
+    let deep = format!("version = 1\ninclude = {}{}", "[".repeat(5000), "]".repeat(5000));
+    assert!(refused(&bundle(&deep)).contains("policy.toml:2:"));
+}
+
+#[test]
+fn what_comes_later_says_so() {
+    let text = r#"version = 1
+[sets]
+suspects = { dynamic = true, max = 10_000 }
+[[rule]]
+name = "a"
+interface = "eth0"
+dest = ["192.0.2.1"]
+penalty = { after = 1000 }
+expires = 2026-12-24T06:00:00Z
+newcomers = "50k/s"
+limit = [{ per = "rule", rate = "20k/s" }, { per = "source/24,48", rate = "500/s" }]
+"#;
+    insta::assert_snapshot!(refused(&bundle(text)), @r#"
+    policy.toml:3:14: `dynamic` of a set is not supported by this version yet
+      remove it
+    policy.toml:3:30: `max` of a set is not supported by this version yet
+      remove it
+    policy.toml:6:1: `interface` of a rule is not supported by this version yet
+      remove it
+    policy.toml:7:1: `dest` of a rule is not supported by this version yet
+      remove it
+    policy.toml:8:1: `penalty` of a rule is not supported by this version yet
+      remove it
+    policy.toml:9:1: `expires` of a rule is not supported by this version yet
+      remove it
+    policy.toml:10:1: `newcomers` of a rule is not supported by this version yet
+      remove it
+    policy.toml:11:18: `per = "rule"` is not supported by this version yet
+      write `per = "source"`
+    policy.toml:11:52: `per = "source/24,48"` is not supported by this version yet
+      write `per = "source"`
+    "#);
+}
+
+#[test]
+fn every_number_is_checked() {
+    let text = r#"version = 1
+[default]
+source = { ipv4 = 33, ipv6 = "64" }
+ipv4-in-ipv6 = ["64:ff9b::/32"]
+[[rule]]
+name = "a"
+limit = [
+  { per = "source", rate = 50 },
+  { per = "source", rate = "50/s", burst = 0 },
+  { per = "source", rate = "50/s", burst = "1 MB" },
+  { per = "source", rate = "1/h", burst = 1000 },
+  { per = "sources", rate = "fast" },
+]
+[[rule]]
+name = "b"
+limit = [{ per = "source", rate = "1/s" }, { per = "source", rate = "10/m" }]
+"#;
+    insta::assert_snapshot!(refused(&bundle(text)), @r#"
+    policy.toml:3:19: `ipv4` is a prefix length, 1 to 32
+      write `source = { ipv4 = 32, ipv6 = 64 }`
+    policy.toml:3:30: `ipv6` is a prefix length, 1 to 128, not a string
+      write `source = { ipv4 = 32, ipv6 = 64 }`
+    policy.toml:4:17: `64:ff9b::/32` is not an IPv6 prefix of 96 bits
+      the last 32 bits are the IPv4 address, so write `64:ff9b::/96`
+    policy.toml:7:9: 5 limits are too many
+      at most 4 can be judged together
+    policy.toml:8:28: `rate` is a string, not an integer
+      write `rate = "50/s"`
+    policy.toml:9:44: a burst of 0 lets nothing through
+      write a number like `100`, or text like `"4k"` or `"1 MB"`
+    policy.toml:10:44: the rate counts packets and the burst `1 MB` bytes
+      write a number of packets like `100` or `"4k"`
+    policy.toml:11:28: a burst of 1000 at `1/h` takes 41.67 days to fill, more than 30
+      write a smaller burst or a faster rate
+    policy.toml:12:11: a limit cannot be per `sources`
+      write `per = "source"`
+    policy.toml:12:29: `fast` is not a rate: it has no `/`
+      write a count like `50/s`, `2k/s`, `10/m`, `5/15m`, or bytes like `50 Mbit/s`, `1 MB/s`
+    policy.toml:16:44: two limits per source in packets cannot be told apart
+      name one of them: put it under `[limits]` and write its name here (the first is at policy.toml:16:10)
+    "#);
+}
+
+#[test]
+fn files_have_places_too() {
+    let text = "version = 1\ninclude = [\"policy.d/*.toml\", \"gone.toml\"]\n[sets]\noffice = { file = \"office.txt\" }\nempty = { file = \"empty.txt\" }\n[[rule]]\nname = \"a\"\nfrom = [\"empty\", \"office\"]\nverdict = \"pass\"\n";
+    let bundle = bundle(text)
+        .with_file("office.txt", "# ours\r\n192.0.2.0/24\r\n  not-one # eh\r\n192.0.2.7/24\r\n")
+        .with_file("empty.txt", "# nothing yet\n")
+        .with_file("policy.d/b.toml", "[[rule]]\nname = \"a\"\nverdict = \"drop\"\nfrom = \"here\"\n[sets]\nhere = { file = \"../nope.txt\" }\noffice = []\n");
+    insta::assert_snapshot!(refused(&bundle), @r#"
+    office.txt:3:3: `not-one` is not a prefix
+      write `203.0.113.0/24`, `2001:db8::/32` or a single address
+    warning: office.txt:4:1: `192.0.2.7/24` has bits set behind its length and is read as `192.0.2.0/24`
+      write `192.0.2.0/24`
+    policy.d/b.toml:2:8: there is a rule `a` already
+      the first is at policy.toml:6:1
+    policy.d/b.toml:6:17: cannot read set file `../nope.txt`: it is not in the bundle
+      paths are relative to the file that names them
+    policy.d/b.toml:7:1: there is a set `office` already
+      the first is at policy.toml:4:1
+    policy.toml:2:31: cannot read `gone.toml`: it is not in the bundle
+    policy.toml:8:8: rule `a` passes from `empty`, which is empty
+      fill the set, or remove it from the rule
+    "#);
+}
+
+#[test]
+fn warnings_do_not_refuse() {
+    let text = r#"version = 1
+[default]
+source = { ipv6 = 128 }
+[sets]
+all = ["::/0"]
+nobody = []
+[[rule]]
+name = "watch"
+mode = "observe"
+verdict = "pass"
+[[rule]]
+name = "every-source"
+from = "all"
+limit = [{ per = "source", rate = "1 kB/s", burst = 1000 }]
+[[rule]]
+name = "rest"
+verdict = "drop"
+[[rule]]
+name = "too-late"
+to = "tcp/80"
+verdict = "pass"
+[[rule]]
+name = "for-another-day"
+from = "nobody"
+verdict = "drop"
+"#;
+    insta::assert_snapshot!(warned(text), @r#"
+    warning: policy.toml:3:19: IPv6 sources of /128 are narrower than the /64 one caller has: it can use many buckets
+      write `ipv6 = 64`
+    warning: policy.toml:5:1: `::/0` covers IPv4 carried in IPv6, so every IPv4 source is in it
+      write `2000::/3` for the IPv6 internet alone
+    warning: policy.toml:7:1: rule `watch` observes but would drop nothing, so it does nothing
+      give it a limit or `verdict = "drop"`, or remove it
+    warning: policy.toml:14:53: packets of more than 1000 bytes are always dropped (`oversize`)
+      a burst of at least `"16 kB"` lets every packet through
+    warning: policy.toml:15:1: nothing can reach rule `rest`
+      rules above it take all its packets: move it up, or remove it
+    warning: policy.toml:18:1: nothing can reach rule `too-late`
+      rules above it take all its packets: move it up, or remove it
+    "#);
+    assert!(valid(text).strict().is_err());
+    assert!(valid("version = 1").strict().is_ok());
+}
+
+#[test]
+fn many_mistakes_in_one_file_are_counted() {
+    let list: String = (0..200).map(|i| format!("bad-{i}\n")).collect();
+    let bundle = bundle("version = 1\n[sets]\na = { file = \"a.txt\" }\n").with_file("a.txt", &list);
+    let errors = check(&bundle).unwrap_err();
+    assert_eq!(errors.len(), 51);
+    assert_eq!(errors[50].to_string(), "a.txt: and 150 more like these");
+}
+
+#[test]
+fn a_table_too_small_says_which_size_would_do() {
+    let checked =
+        valid("version = 1\n[[rule]]\nname = \"a\"\nlimit = [{ per = \"source\", rate = \"1/d\" }]\n");
+    let slots = Slots::default();
+    let host = HostFacts { tick_ns: 4_000_000, buckets: 1 << 20, slots: &slots, generation: 1 };
+    let errors = compile(&checked.policy, &host).err().unwrap();
+    assert_eq!(
+        errors[0].to_string(),
+        "policy.toml: the table is too small: set buckets = 4194304 in limiterd.toml (now 1048576)"
+    );
+    assert!(compile(&checked.policy, &HostFacts { buckets: 1 << 22, ..host }).is_ok());
+}
+
+#[test]
+fn more_combinations_than_a_byte_names() {
+    // Eight nested prefixes and eight elsewhere would do; 300 sets side by side, each asked for by its own rule.
+    let mut text = "version = 1\n".to_owned();
+    for i in 0..300 {
+        text += &format!(
+            "[[rule]]\nname = \"r{i}\"\nfrom = \"10.{}.{}.0/24\"\nverdict = \"drop\"\n",
+            i / 256,
+            i % 256
+        );
+    }
+    assert!(refused(&bundle(&text)).contains("overlap in more than 255 different ways"));
+    // Three hundred sets of one rule are one class.
+    let list: Vec<String> = (0..300).map(|i| format!("\"10.{}.{}.0/24\"", i / 256, i % 256)).collect();
+    valid(&format!(
+        "version = 1\n[[rule]]\nname = \"a\"\nfrom = [{}]\nverdict = \"drop\"\n",
+        list.join(", ")
+    ));
+}
