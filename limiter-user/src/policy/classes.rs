@@ -150,7 +150,7 @@ fn merged<A: Ord + Copy>(mut ranges: Vec<(A, A)>, next: impl Fn(A) -> Option<A>)
     for (first, last) in ranges {
         match merged.last_mut() {
             Some(before) if next(before.1).is_none_or(|after| first <= after) => {
-                before.1 = before.1.max(last)
+                before.1 = before.1.max(last);
             }
             _ => merged.push((first, last)),
         }

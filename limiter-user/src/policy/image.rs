@@ -208,6 +208,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(80))]
+
         #[test]
         fn v4_is_what_every_prefix_says(
             lists in prop::collection::vec(prop::collection::vec(v4_net(), 0..40), 1..6),

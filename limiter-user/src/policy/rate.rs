@@ -261,7 +261,8 @@ impl Rate {
         }
         let mut shift = 0;
         if self.unit == Unit::Bytes {
-            while shift < 20 && whole.ceiling() << (shift + 1) < 1 << 62 {
+            // A crowd cell takes packets of up to eight bursts: their product must stay below 2^63 too.
+            while shift < 20 && whole.ceiling() << (shift + 1) < 1 << 59 {
                 shift += 1;
             }
         }
@@ -281,7 +282,7 @@ impl Rate {
         let tolerance = (burst * multiplier) >> shift;
         // The largest packet whose cost, rounded up, is no more than the tolerance.
         let spendable = (tolerance << shift) / multiplier;
-        if tolerance == 0 || spendable == 0 || tolerance << shift >= 1 << 63 {
+        if tolerance == 0 || spendable == 0 || tolerance << shift >= 1 << 60 {
             return Err(self.too_fine());
         }
         Ok(abi::Rate {

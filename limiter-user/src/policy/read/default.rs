@@ -76,7 +76,7 @@ fn widths(value: &Value<'_>, report: &mut Report) -> Widths {
                 SOURCE_HELP,
             ),
             None => {
-                entry.value.wrong(&format!("`{key}` is a prefix length, 1 to {most}"), SOURCE_HELP, report)
+                entry.value.wrong(&format!("`{key}` is a prefix length, 1 to {most}"), SOURCE_HELP, report);
             }
         }
         if key == "ipv6" && *width > 64 {
