@@ -20,6 +20,13 @@ impl Shared {
         Self(word)
     }
 
+    /// Stores, whatever is there now.
+    #[inline(always)]
+    pub fn store(self, new: u64) {
+        // SAFETY: `new` was promised a live, aligned word.
+        unsafe { core::ptr::write_volatile(self.0, new) };
+    }
+
     /// Adds without telling what was there.
     #[inline(always)]
     pub fn add(self, amount: u64) {

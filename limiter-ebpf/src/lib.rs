@@ -20,6 +20,8 @@ pub mod guard;
 #[cfg(target_arch = "bpf")]
 pub mod maps;
 #[cfg(target_arch = "bpf")]
+pub mod racy;
+#[cfg(target_arch = "bpf")]
 pub mod steps;
 #[cfg(target_arch = "bpf")]
 pub mod verifier;

@@ -15,6 +15,9 @@ use crate::datapath::{Error, Options};
 /// The kernel's half, built with this crate.
 pub static OBJECT: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_LIMITER"));
 
+/// What tests and benches load beside it, on the same maps: see `limiter-ebpf/src/bin/probe.rs`.
+pub static PROBE: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_PROBE"));
+
 /// Maps of the object, which are pinned under their names in lower case.
 const MAPS: [&str; 8] =
     ["POLICIES", "PREFIXES", "CONTROL", "BUCKETS", "CROWD", "BUDGETS", "COUNTERS", "PRESSURE"];

@@ -76,6 +76,11 @@ impl Kernel {
         Ok(kernel)
     }
 
+    /// Loads the probe on the maps under `options.pin`, for tests and benches. Its programs are not loaded yet.
+    pub fn open_probe(options: &Options) -> Result<Ebpf, Error> {
+        load::load(load::PROBE, options).map(|(ebpf, _)| ebpf)
+    }
+
     /// Ends guards without a daemon: that of `interface`, or all of them. With the last one goes everything
     /// pinned. Returns the number of guards ended.
     pub fn detach_direct(pin: &Path, interface: Option<&str>) -> Result<Vec<String>, Error> {
@@ -108,6 +113,16 @@ impl Kernel {
             remove_pins(pin)?;
         }
         Ok(names)
+    }
+
+    /// Keys and size of the table.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The guard's program, for `BPF_PROG_TEST_RUN`.
+    pub fn program(&mut self) -> Result<&mut Xdp, Error> {
+        xdp(&mut self.ebpf, self.program)
     }
 
     fn active(&self) -> &AtomicU32 {
