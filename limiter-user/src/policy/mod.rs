@@ -29,7 +29,7 @@ pub use bundle::Bundle;
 pub use compile::compile;
 pub use compiled::{Compiled, HostFacts, MeterInfo, RateInfo, RuleInfo, Slots};
 pub use diagnostic::{Diagnostic, Place, Severity};
-pub use difference::{Change, ChangeKind};
+pub use difference::{Change, ChangeKind, difference, shrunk};
 pub use exact::Fraction;
 pub use model::{
     Action, Defaults, Limit, Policy, Prefixes, Rule, Scope, Service, Set, Sources, Traffic, Verdict, Widths,
@@ -60,16 +60,6 @@ pub fn check(bundle: &Bundle) -> Result<Checked, Vec<Diagnostic>> {
         Some(policy) if !found.iter().any(Diagnostic::is_error) => Ok(Checked { policy, warnings: found }),
         _ => Err(found),
     }
-}
-
-/// Set files that shrank by more than half: refused unless forced.
-pub fn shrunk(_old: &Policy, _new: &Policy) -> Vec<Diagnostic> {
-    Vec::new()
-}
-
-/// What changes from `old` to `new`.
-pub fn difference(_old: &Policy, _new: &Policy) -> Vec<Change> {
-    Vec::new()
 }
 
 #[cfg(test)]

@@ -78,9 +78,7 @@ fn bad_toml_is_a_mistake_like_any_other() {
     policy.toml:5:6: `10.0.0.0/33` is not a prefix
       write `203.0.113.0/24`, `2001:db8::/32` or a single address
     "#);
-    insta::assert_snapshot!(refused(&bundle("version = 1\nversion = 1\n")), @r#"
-    policy.toml:2:1: not TOML: duplicate key
-    "#);
+    insta::assert_snapshot!(refused(&bundle("version = 1\nversion = 1\n")), @"policy.toml:2:1: not TOML: duplicate key");
     insta::assert_snapshot!(refused(&bundle("")), @r#"
     policy.toml: the policy has no `version`
       write `version = 1` on its first line
@@ -269,7 +267,7 @@ fn a_table_too_small_says_which_size_would_do() {
 
 #[test]
 fn more_combinations_than_a_byte_names() {
-    // Eight nested prefixes and eight elsewhere would do; 300 sets side by side, each asked for by its own rule.
+    // Three hundred prefixes side by side, each asked for by a rule of its own.
     let mut text = "version = 1\n".to_owned();
     for i in 0..300 {
         text += &format!(

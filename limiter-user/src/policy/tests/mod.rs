@@ -1,6 +1,8 @@
 //! Policies as people write them, from text to tables.
 
+mod changes;
 mod decisions;
+mod large;
 mod mistakes;
 mod tables;
 
