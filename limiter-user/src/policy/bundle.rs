@@ -187,7 +187,7 @@ fn read_text(path: &Path, left: u64) -> Result<String, String> {
 
 /// The name of a file that is named inside another: relative to that one's directory, without `.` and `..`
 /// where they can be resolved by name alone.
-pub(super) fn resolve(inside: &str, name: &str) -> String {
+pub(crate) fn resolve(inside: &str, name: &str) -> String {
     let directory = inside.rsplit_once('/').map_or("", |(directory, _)| directory);
     let joined = if name.starts_with('/') || directory.is_empty() {
         name.to_owned()

@@ -72,7 +72,7 @@ const SHOWN_PER_FILE: usize = 50;
 
 /// Collects diagnostics, so that all mistakes are reported together.
 #[derive(Default)]
-pub(super) struct Report {
+pub(crate) struct Report {
     found: Vec<Diagnostic>,
     errors: usize,
     /// Some text was no TOML: what seems to be missing may be in it.

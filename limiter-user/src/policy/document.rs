@@ -18,7 +18,7 @@ const LONG_LINE: usize = 4096;
 
 /// Turns byte offsets into lines and columns.
 #[derive(Clone)]
-pub(super) struct Positions<'a> {
+pub(crate) struct Positions<'a> {
     file: Arc<str>,
     text: &'a str,
     /// Offset at which each line starts.
@@ -43,7 +43,7 @@ impl<'a> Positions<'a> {
 }
 
 /// A parsed file.
-pub(super) struct Document<'a> {
+pub(crate) struct Document<'a> {
     pub name: String,
     pub positions: Positions<'a>,
     root: DeTable<'a>,
@@ -53,7 +53,7 @@ pub(super) struct Document<'a> {
 
 /// Files a document names, by their names in the bundle.
 #[derive(Default)]
-pub(super) struct NamedFiles {
+pub(crate) struct NamedFiles {
     /// Other parts of the policy; may be patterns.
     pub includes: Vec<String>,
     pub files: Vec<String>,
@@ -109,7 +109,7 @@ impl<'a> Document<'a> {
 
 /// A table of a document.
 #[derive(Clone)]
-pub(super) struct Table<'d> {
+pub(crate) struct Table<'d> {
     document: &'d Document<'d>,
     /// `None` = the whole file.
     offset: Option<usize>,
@@ -118,7 +118,7 @@ pub(super) struct Table<'d> {
 
 /// A value of a document.
 #[derive(Clone)]
-pub(super) struct Value<'d> {
+pub(crate) struct Value<'d> {
     document: &'d Document<'d>,
     offset: usize,
     value: &'d DeValue<'d>,
@@ -126,7 +126,7 @@ pub(super) struct Value<'d> {
 
 /// A key with its value.
 #[derive(Clone)]
-pub(super) struct Entry<'d> {
+pub(crate) struct Entry<'d> {
     pub key: &'d str,
     key_offset: usize,
     pub value: Value<'d>,
@@ -139,7 +139,7 @@ impl Entry<'_> {
 }
 
 /// What a table may say.
-pub(super) struct Keys {
+pub(crate) struct Keys {
     /// What the table is, for messages: `a rule`.
     pub of: &'static str,
     pub known: &'static [&'static str],
@@ -147,7 +147,7 @@ pub(super) struct Keys {
     pub later: &'static [&'static str],
 }
 
-pub(super) const LATER: &str = "not supported by this version yet";
+pub(crate) const LATER: &str = "not supported by this version yet";
 
 impl<'d> Table<'d> {
     pub fn place(&self) -> Place {

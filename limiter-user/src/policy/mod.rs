@@ -3,14 +3,14 @@
 //! [`Bundle`] is text, [`check`] makes a [`Policy`] of it or reports every mistake at once, [`compile`] makes of
 //! that what the kernel reads. The same bundle gives the same policy on every host; only [`HostFacts`] differ.
 
-mod bundle;
+pub(crate) mod bundle;
 mod claims;
 mod classes;
 mod compile;
 mod compiled;
-mod diagnostic;
+pub(crate) mod diagnostic;
 mod difference;
-mod document;
+pub(crate) mod document;
 mod exact;
 mod image;
 mod meters;
@@ -19,9 +19,8 @@ mod plan;
 mod prefixes;
 mod rate;
 mod read;
-mod requests;
 mod slots;
-mod suggest;
+pub(crate) mod suggest;
 mod term;
 mod traffic;
 

@@ -4,6 +4,8 @@ use std::{fmt, sync::Arc};
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
+use crate::requests::policy::RequestPolicy;
+
 use super::{diagnostic::Place, plan::Plan, rate::Rate, term::Term};
 
 /// What happens to a packet.
@@ -155,6 +157,8 @@ pub struct Policy {
     pub services: Vec<Service>,
     pub limits: Vec<Limit>,
     pub rules: Vec<Rule>,
+    /// What is limited by identity, for a host with a request tier.
+    pub requests: RequestPolicy,
     /// What follows from the rest, on every host.
     pub(super) plan: Arc<Plan>,
 }

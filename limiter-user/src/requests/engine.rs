@@ -20,7 +20,7 @@ use super::metrics::{Decided, RequestMetrics};
 use super::normalise::normalise;
 use super::outcome::{LimitOutcome, Outcome, Reason, Via};
 use super::plans::{KeyStanding, Known, PlanCache};
-use super::policy::{DENY, Endpoint, OnStoreFailure, RequestPolicy, Tag, UnknownKey};
+use super::policy::{Cost, DENY, Endpoint, OnStoreFailure, RequestPolicy, Tag, UnknownKey};
 use super::reject_cache::{Fingerprint, Fingerprints, Refusal, RejectCache};
 use super::store::{Answer, Charge, Decision, LimitAnswer, Mode, PlanStore, Store, StoreError};
 
@@ -44,7 +44,7 @@ pub struct Request<'a> {
     pub plan: Option<&'a str>,
     /// For `header:NAME` scopes; names in lower case.
     pub headers: Vec<(String, String)>,
-    /// The cost header's value.
+    /// The cost header's value; absent: it is looked for among `headers`.
     pub cost: Option<&'a str>,
     /// The caller holds the request back for [`Outcome::delay`].
     pub can_wait: bool,
@@ -356,7 +356,7 @@ impl Engine {
             buckets,
             identity,
             source,
-            cost: endpoint.cost.of(request.cost),
+            cost: cost_of(endpoint, request),
             can_wait: request.can_wait,
         }
     }
@@ -515,6 +515,12 @@ impl Case<'_> {
     }
 }
 
+fn cost_of(endpoint: &Endpoint, request: &Request<'_>) -> u32 {
+    let Cost::Header { name, .. } = &endpoint.cost else { return endpoint.cost.of(None) };
+    let sent = request.headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str());
+    endpoint.cost.of(request.cost.or(sent))
+}
+
 fn denied(identity: &Identity, standing: &KeyStanding) -> bool {
     matches!(standing, KeyStanding::Revoked) || identity.plan.as_deref() == Some(DENY)
 }
@@ -527,7 +533,7 @@ fn decided(
     limits: Vec<LimitOutcome>,
 ) -> Outcome {
     let endpoint = Some(Arc::clone(&endpoint.name));
-    Outcome { allowed, reason, via, endpoint, limits, delay: Duration::ZERO }
+    Outcome { allowed, reason, via, endpoint, limits, delay: Duration::ZERO, refundable: false }
 }
 
 /// Refused by the numbers alone: the cost is larger than the limit ever admits.
@@ -564,6 +570,7 @@ fn from_answer(case: &Case<'_>, answer: &Answer, via: Via) -> Outcome {
     let mut outcome = decided(case.endpoint, answer.allowed, Reason::Within, via, limits);
     if answer.allowed {
         outcome.delay = answer.delay();
+        outcome.refundable = case.endpoint.charge_failures_only && via == Via::Store;
     } else {
         outcome.reason = if outcome.retry_after().is_some() { Reason::Over } else { Reason::Never };
     }

@@ -178,7 +178,15 @@ mod tests {
             .map(|(limit, observing, answer)| LimitOutcome { limit, observing, answer })
             .collect();
         let endpoint = Some("login".into());
-        Outcome { allowed, reason, via: Via::Store, endpoint, limits, delay: Duration::ZERO }
+        Outcome {
+            allowed,
+            reason,
+            via: Via::Store,
+            endpoint,
+            limits,
+            delay: Duration::ZERO,
+            refundable: false,
+        }
     }
 
     fn shown(outcome: &Outcome, drawn: u64) -> String {

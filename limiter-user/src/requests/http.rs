@@ -249,7 +249,7 @@ fn text<'a>(fields: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, str>>, M
 }
 
 /// All values of a header as one list; bytes outside ASCII make it absent.
-fn joined<'a>(fields: &'a HeaderMap, name: &str) -> Option<Cow<'a, str>> {
+pub(super) fn joined<'a>(fields: &'a HeaderMap, name: &str) -> Option<Cow<'a, str>> {
     let mut values = fields.get_all(name).iter();
     let first = values.next()?.to_str().ok()?;
     let mut all = Cow::Borrowed(first);
@@ -293,4 +293,9 @@ fn problem(status: StatusCode, detail: &str) -> Answer {
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
     answer
+}
+
+/// The answer to a caller that does not show the token.
+pub fn refused_token() -> Answer {
+    problem(StatusCode::UNAUTHORIZED, "`Limiter-Token` is missing or wrong")
 }

@@ -337,6 +337,7 @@ mod tests {
             endpoint: Some("login".into()),
             limits: vec![limit("source", false, false, 3), limit("account", false, false, 9)],
             delay: Duration::ZERO,
+            refundable: false,
         };
         decided.count(&outcome);
         outcome.limits = vec![limit("source", true, false, 3), limit("account", false, true, 0)];

@@ -4,6 +4,7 @@
 //! it in one atomic step: all limits must have room, or none is charged.
 
 pub mod algorithm;
+pub mod config;
 pub mod embedded;
 pub mod engine;
 pub mod failure;
@@ -20,7 +21,18 @@ pub mod normalise;
 pub mod outcome;
 pub mod plans;
 pub mod policy;
+mod policy_limits;
+pub(crate) mod policy_read;
+mod policy_warnings;
 pub mod publish;
+pub mod rate;
 pub mod redis;
 pub mod reject_cache;
+pub mod serve;
 pub mod store;
+pub mod tower;
+
+#[cfg(test)]
+mod engine_tests;
+#[cfg(test)]
+mod policy_tests;

@@ -100,6 +100,8 @@ pub struct Outcome {
     pub limits: Vec<LimitOutcome>,
     /// How long a caller that can wait holds the admitted request back; zero but for a leaky bucket's queue.
     pub delay: Duration,
+    /// The endpoint charges failures only: a reported success gives the charge back.
+    pub refundable: bool,
 }
 
 impl Outcome {
@@ -112,6 +114,7 @@ impl Outcome {
             endpoint: None,
             limits: Vec::new(),
             delay: Duration::ZERO,
+            refundable: false,
         }
     }
 

@@ -16,6 +16,8 @@ pub const DENY: &str = "deny";
 /// See the module. The default has no endpoints: every request is let through.
 #[derive(Clone, Debug, Default)]
 pub struct RequestPolicy {
+    /// A starting host publishes its limits where an older serial is published; 0 when the file has none.
+    pub serial: u64,
     pub identity: IdentityRules,
     pub plans: Plans,
     /// In the order of the file: the first that matches counts.

@@ -1,14 +1,16 @@
 //! `[limits]`, and limits wherever they are written.
 
+use std::collections::BTreeSet;
+
 use super::{Named, Sections};
 use crate::policy::{
     diagnostic::Report,
     document::{Entry, Keys, LATER, Table, Value},
     model::{Limit, Scope},
     rate::{BadNumber, Rate, Unit, checked_burst, parse_burst, parse_rate},
-    requests::is_request_limit,
     suggest::nearest,
 };
+use crate::requests::policy_read::is_request_limit;
 
 const KEYS: Keys = Keys { of: "a limit", known: &["per", "rate", "burst"], later: &[] };
 const HELP: &str = "write `{ per = \"source\", rate = \"50/s\", burst = 100 }`";
@@ -22,11 +24,16 @@ const COMMON_PACKET: u64 = 1500;
 /// `[limits]`, read.
 pub(super) struct Limits<'d> {
     pub of_packets: Named<Limit>,
-    /// What only requests can have, as it is written.
+    /// What endpoints use or only requests can have, as it is written.
     pub of_requests: Vec<Entry<'d>>,
 }
 
-pub(super) fn read<'d>(section: &Sections<'d>, report: &mut Report) -> Limits<'d> {
+/// `of_endpoints`: names of limits that endpoints use.
+pub(super) fn read<'d>(
+    section: &Sections<'d>,
+    of_endpoints: &BTreeSet<String>,
+    report: &mut Report,
+) -> Limits<'d> {
     let mut limits = Limits { of_packets: Named::new(), of_requests: Vec::new() };
     for entry in section.entries() {
         let place = entry.key_place();
@@ -35,7 +42,7 @@ pub(super) fn read<'d>(section: &Sections<'d>, report: &mut Report) -> Limits<'d
         }
         let table = entry.value.table(&format!("limit `{}` is a table", entry.key), HELP, report);
         let limit = match table {
-            Some(table) if is_request_limit(&table) => {
+            Some(_) if is_request_limit(&entry, of_endpoints) => {
                 limits.of_requests.push(entry.clone());
                 None
             }

@@ -15,17 +15,18 @@ use super::{
     bundle::{Bundle, is_pattern, resolve},
     diagnostic::{Place, Report},
     document::{Document, Entry, Keys, Table},
-    model::Policy,
-    plan, requests,
+    model::{Policy, Widths},
+    plan,
     suggest::nearest,
 };
+use crate::requests::{identity::SourceRules, policy_read};
 
 /// Top-level keys of a policy file.
 const TOP: Keys = Keys {
     of: "a policy",
     known: &[
         "version", "include", "default", "sets", "services", "limits", "rule", "identity", "plans",
-        "endpoint",
+        "endpoint", "serial",
     ],
     later: &[],
 };
@@ -147,18 +148,20 @@ pub(super) fn read(bundle: &Bundle, report: &mut Report) -> Option<Policy> {
     let sets = sets::read(&section("sets", report), bundle, &base.embedded, report);
     let services = services::read(&section("services", report), report);
     let limit_section = section("limits", report);
-    let limits = limits::read(&limit_section, report);
+    let endpoints = list("endpoint", report);
+    let limits = limits::read(&limit_section, &policy_read::limits_of_endpoints(&endpoints), report);
     let default = default::read(&default_tables, base, &sets, &limits, report);
     let rules = rules::read(&list("rule", report), &sets, &services, &limits, &default, report);
-    requests::read(
-        &requests::Parts {
-            identity: section("identity", report).tables,
-            plans: section("plans", report).tables,
-            limits: limits.of_requests,
-            endpoints: list("endpoint", report),
-        },
-        report,
-    );
+    let of_requests = policy_read::Sections {
+        serial: roots.iter().filter_map(|root| root.get("serial")).collect(),
+        identity: section("identity", report).tables,
+        plans: section("plans", report).tables,
+        limits: limits.of_requests,
+        endpoints,
+    };
+    let Widths { ipv4, ipv6 } = default.source;
+    let source = SourceRules { ipv4, ipv6, ipv4_in_ipv6: default.embedded.clone() };
+    let requests = policy_read::read(&of_requests, bundle, source, report);
     if report.has_errors() {
         return None;
     }
@@ -171,6 +174,7 @@ pub(super) fn read(bundle: &Bundle, report: &mut Report) -> Option<Policy> {
         services: services.list,
         limits: limits.of_packets.list,
         rules,
+        requests,
         plan,
     })
 }
