@@ -23,7 +23,9 @@ const LENGTH: Duration = Duration::from_secs(10);
 /// Packets still under way when the senders have stopped.
 const SETTLE: Duration = Duration::from_millis(500);
 
-pub const POLICY: &str = r#"version = 1
+const RULES: [&str; 2] = ["dns", "web"];
+
+const POLICY: &str = r#"version = 1
 
 [[rule]]
 name  = "dns"
@@ -72,12 +74,12 @@ fn show() -> Result<()> {
         thread::sleep(Duration::from_millis(20));
         if begun.elapsed() >= next && next < LENGTH {
             next += refresh;
-            view.show(begun.elapsed(), &traffic, &daemon.sources()?, &daemon.rules()?);
+            view.show(begun.elapsed(), &traffic, &daemon.sources(&RULES)?, &daemon.rules()?);
         }
     }
     let took = traffic.quiet();
     thread::sleep(SETTLE);
-    view.show(took, &traffic, &daemon.sources()?, &daemon.rules()?);
+    view.show(took, &traffic, &daemon.sources(&RULES)?, &daemon.rules()?);
     let traffic = traffic.finish()?;
     if steps::interrupted() {
         return Ok(());

@@ -59,15 +59,19 @@ impl View {
         for Sum { flow, arrived } in sums {
             let key = flow.key();
             let said = sources.iter().find(|line| same(&line.source, &key) && line.rule == flow.rule);
-            let (passed, dropped) = match said {
-                Some(line) => (grouped(line.passed), grouped(line.dropped)),
-                None => ("-".to_owned(), "-".to_owned()),
+            let told = match said {
+                Some(line) if line.dropped > 0 => {
+                    format!(
+                        "{:>9} {}",
+                        grouped(line.passed),
+                        self.red(&format!("{:>10}", grouped(line.dropped)))
+                    )
+                }
+                Some(line) => format!("{:>9} {:>10}", grouped(line.passed), 0),
+                None => format!("{:>20}", "bucket full"),
             };
-            let dropped = format!("{dropped:>10}");
-            let dropped =
-                if said.is_some_and(|line| line.dropped > 0) { self.red(&dropped) } else { dropped };
             lines.push(format!(
-                "{key:<18} {:<7} {:<4} {:>9} {:>9} {passed:>9} {dropped}",
+                "{key:<18} {:<7} {:<4} {:>9} {:>9} {told}",
                 flow.manner,
                 flow.rule,
                 grouped(flow.sent()),
@@ -173,8 +177,7 @@ mod tests {
     fn the_table_fits_eighty_columns_and_piped_has_no_colour() {
         let view = View::new(false);
         let flow = Flow::new("polite", Family::Ipv6, 66, "dns", 53, 1, 1);
-        let source =
-            SourceLine { source: flow.key(), rule: "dns".to_owned(), passed: 9_999_999, dropped: 99_999_999 };
+        let source = SourceLine { source: flow.key(), rule: "dns", passed: 9_999_999, dropped: 99_999_999 };
         let sums = [Sum { flow, arrived: 9_999_999 }];
         let rules = [("dns".to_owned(), RuleLine { passed: 99_999_999, dropped: 99_999_999 })];
         let lines = view.lines(Duration::from_secs(10), &sums, &[source], &rules);

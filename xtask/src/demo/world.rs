@@ -167,7 +167,7 @@ fn built(program: &str) -> PathBuf {
 /// What limiter says of one source under one rule.
 pub struct SourceLine {
     pub source: String,
-    pub rule: String,
+    pub rule: &'static str,
     pub passed: u64,
     pub dropped: u64,
 }
@@ -203,18 +203,20 @@ impl Daemon {
         fs::read_to_string(Path::new(DIRECTORY).join("limiterd.log")).unwrap_or_default()
     }
 
-    pub fn sources(&self) -> Result<Vec<SourceLine>> {
-        let answer = self.ask(&["top", "-n", "100"])?;
-        let sources = answer["sources"].as_array().context("`limiterctl top` shows no sources")?;
-        Ok(sources
-            .iter()
-            .map(|row| SourceLine {
+    /// Sources that limiter has a bucket in use for. One that is full again is as good as none, and not listed.
+    pub fn sources(&self, rules: &[&'static str]) -> Result<Vec<SourceLine>> {
+        let mut lines = Vec::new();
+        for &rule in rules {
+            let answer = self.ask(&["top", "--rule", rule, "-n", "100"])?;
+            let sources = answer["sources"].as_array().context("`limiterctl top` shows no sources")?;
+            lines.extend(sources.iter().map(|row| SourceLine {
                 source: text(row, "source"),
-                rule: text(row, "rule"),
+                rule,
                 passed: number(row, "passed"),
                 dropped: number(row, "dropped"),
-            })
-            .collect())
+            }));
+        }
+        Ok(lines)
     }
 
     pub fn rules(&self) -> Result<Vec<(String, RuleLine)>> {
