@@ -47,8 +47,7 @@ fn a_limit_of_three_passes_three() {
     explain.load().unwrap();
     let mut outcomes = Vec::new();
     for _ in 0..5 {
-        let mut options = TestRunOptions::default();
-        options.data_in = Some(&frame);
+        let options = TestRunOptions { data_in: Some(&frame), ..TestRunOptions::default() };
         outcomes.push(explain.test_run(options).unwrap().return_value);
     }
     let within = 1 << 16 | Outcome::PassWithin as u32;
