@@ -43,6 +43,19 @@ impl Host {
         }
     }
 
+    /// The rows of another policy, by which will be judged from now on. `retired` are the meter slots that
+    /// change hands with it.
+    pub fn publish(&mut self, rows: &[Row], retired: &[u32]) {
+        self.rows = rows.to_vec();
+        for &meter in retired {
+            let meter = meter as usize;
+            self.lone[meter].set(0);
+            for cell in &self.crowd[meter * CROWD_CELLS..(meter + 1) * CROWD_CELLS] {
+                cell.iter().for_each(|word| word.set(0));
+            }
+        }
+    }
+
     /// Sets the time, in ticks of 1/64 ns since the epoch.
     pub fn set_now(&self, ticks: u64) {
         self.now.set(ticks);

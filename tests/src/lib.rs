@@ -11,6 +11,7 @@ pub mod corpus;
 pub mod frame;
 pub mod generate;
 pub mod host;
+pub mod kernel;
 pub mod namespace;
 pub mod random;
 pub mod stores;

@@ -24,7 +24,7 @@ pub fn frame(random: &mut Random, corpus: &[Case]) -> Vec<u8> {
     if random.one_in(4) {
         mutate(random, &mut frame);
     }
-    if random.one_in(8) {
+    if random.one_in(16) {
         frame.truncate(random.index(frame.len() + 1));
     }
     if random.one_in(8) {
@@ -53,6 +53,9 @@ fn noise(random: &mut Random) -> Vec<u8> {
 /// A few bits and bytes within the headers.
 fn mutate(random: &mut Random, frame: &mut [u8]) {
     for _ in 0..=random.index(3) {
+        if frame.is_empty() {
+            return;
+        }
         let place = random.index(frame.len().min(90));
         if random.one_in(2) {
             frame[place] ^= 1 << random.below(8);
@@ -63,8 +66,8 @@ fn mutate(random: &mut Random, frame: &mut [u8]) {
 }
 
 fn tags(random: &mut Random) -> &'static [u16] {
-    const TAGS: [&[u16]; 7] = [&[], &[], &[], &[], &[TAG], &[SERVICE_TAG, TAG], &[TAG, TAG, TAG]];
-    TAGS[random.index(TAGS.len())]
+    const TAGS: [&[u16]; 4] = [&[TAG], &[SERVICE_TAG], &[SERVICE_TAG, TAG], &[TAG, TAG, TAG]];
+    if random.one_in(4) { TAGS[random.index(TAGS.len())] } else { &[] }
 }
 
 fn v4(random: &mut Random) -> Vec<u8> {
@@ -103,7 +106,8 @@ fn v6(random: &mut Random) -> Vec<u8> {
 /// A protocol with what lies under the IP header. `echo` is the family's ICMP.
 fn upper(random: &mut Random, echo: u8, types: &[u8]) -> (u8, Vec<u8>) {
     let (source, destination) = (*random.pick(&PORTS), *random.pick(&PORTS));
-    let mut payload = vec![0; random.index(60)];
+    let longest = if random.one_in(6) { 300 } else { 60 };
+    let mut payload = vec![0; random.index(longest)];
     random.fill(&mut payload);
     match random.below(12) {
         0..=2 => (TCP, tcp(source, destination, random.word() as u8)),

@@ -8,11 +8,12 @@ use std::{
 use super::{PORTS, TYPES_V4, TYPES_V6, V4_SOURCES, V6_SOURCES};
 use crate::random::Random;
 
-/// A policy without mistakes (though perhaps with rules that nothing reaches).
+/// A policy without mistakes (though perhaps with rules that nothing reaches). Policies of one `family` name their
+/// rules and limits alike, so their buckets go over from one to the other.
 ///
 /// Limits refill one packet in five minutes and one byte in several seconds, so a test that takes less does not
 /// depend on the clock.
-pub fn policy(random: &mut Random) -> String {
+pub fn policy(random: &mut Random, family: u64) -> String {
     let mut text = "version = 1\n\n[default]\n".to_owned();
     write_default(random, &mut text);
     let sets = random.index(6);
@@ -31,12 +32,14 @@ pub fn policy(random: &mut Random) -> String {
             writeln!(text, "service{service} = [{}]", terms(random)).expect("a string takes text");
         }
     }
-    let named = random.one_in(2);
-    if named {
-        text.push_str("\n[limits]\nshared = { per = \"source\", rate = \"4/15m\", burst = 4 }\n");
+    let family = Family { number: family, sets, services, has_limit: random.one_in(2) };
+    if family.has_limit {
+        let name = family.limit();
+        writeln!(text, "\n[limits]\n{name} = {{ per = \"source\", rate = \"4/15m\", burst = 4 }}")
+            .expect("a string takes text");
     }
     for rule in 0..random.index(10) {
-        write_rule(random, &mut text, rule, sets, services, named);
+        write_rule(random, &mut text, rule, &family);
     }
     text
 }
@@ -101,21 +104,28 @@ fn term(random: &mut Random) -> String {
     }
 }
 
-fn write_rule(
-    random: &mut Random,
-    text: &mut String,
-    rule: usize,
+/// What the rules of a policy may name.
+struct Family {
+    number: u64,
     sets: usize,
     services: usize,
-    named: bool,
-) {
-    write!(text, "\n[[rule]]\nname = \"rule{rule}\"\n").expect("a string takes text");
-    if sets > 0 && random.one_in(2) {
-        writeln!(text, "from = \"set{}\"", random.index(sets)).expect("a string takes text");
+    has_limit: bool,
+}
+
+impl Family {
+    fn limit(&self) -> String {
+        format!("shared{}", self.number)
+    }
+}
+
+fn write_rule(random: &mut Random, text: &mut String, rule: usize, family: &Family) {
+    write!(text, "\n[[rule]]\nname = \"rule{}-{rule}\"\n", family.number).expect("a string takes text");
+    if family.sets > 0 && random.one_in(2) {
+        writeln!(text, "from = \"set{}\"", random.index(family.sets)).expect("a string takes text");
     }
     match random.below(4) {
-        0 | 1 if services > 0 => {
-            writeln!(text, "to = \"service{}\"", random.index(services)).expect("a string takes text");
+        0 | 1 if family.services > 0 => {
+            writeln!(text, "to = \"service{}\"", random.index(family.services)).expect("a string takes text");
         }
         2 => writeln!(text, "to = [{}]", terms(random)).expect("a string takes text"),
         _ => {}
@@ -123,20 +133,20 @@ fn write_rule(
     match random.below(6) {
         0 => text.push_str("verdict = \"pass\"\n"),
         1 => text.push_str("verdict = \"drop\"\n"),
-        _ => writeln!(text, "limit = [{}]", limits(random, named)).expect("a string takes text"),
+        _ => writeln!(text, "limit = [{}]", limits(random, family)).expect("a string takes text"),
     }
     if random.one_in(4) {
         text.push_str("mode = \"observe\"\n");
     }
 }
 
-fn limits(random: &mut Random, named: bool) -> String {
+fn limits(random: &mut Random, family: &Family) -> String {
     let mut limits = Vec::new();
     if random.one_in(2) {
         limits.push("{ per = \"source\", rate = \"3/15m\", burst = 3 }".to_owned());
     }
-    if named && random.one_in(3) {
-        limits.push("\"shared\"".to_owned());
+    if family.has_limit && random.one_in(3) {
+        limits.push(format!("\"{}\"", family.limit()));
     }
     if limits.is_empty() || random.one_in(3) {
         // Some packets are dearer than the whole of it.
