@@ -1,0 +1,105 @@
+//! Random frames under random policies: the kernel and the host, which run the same code on the same tables, say
+//! the same of every one, and count the same.
+//!
+//! Limits refill so slowly that the clocks of the two need not agree to the tick.
+// suite: budget=120
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test stops at the first surprise"
+)]
+
+use std::{collections::HashMap, fmt::Write as _};
+
+use limiter_common::{
+    bucket,
+    parse::parse,
+    verdict::{Outcome, Verdict},
+};
+use limiter_tests::{clock, corpus, generate, host::Host, kernel::Guard, random::Random};
+
+const POLICIES: u64 = 60;
+const FRAMES: u64 = 2_000;
+
+#[test]
+fn kernel_and_host_agree() {
+    let corpus = corpus::frames();
+    let mut guard = Guard::with("version = 1");
+    let geometry = guard.geometry();
+    let mut host = Host::new(geometry, &[]);
+    // Three policies in a row name their rules alike: those count on, and their limits keep their buckets.
+    let mut counted: HashMap<(String, Outcome), (u64, u64)> = HashMap::new();
+    for seed in 0..POLICIES {
+        let mut random = Random::new(seed);
+        let text = generate::policy(&mut random, seed / 3);
+        guard.publish(&text);
+        host.publish(guard.rows(), guard.retired_meters());
+        for number in 0..FRAMES {
+            let frame = generate::frame(&mut random, &corpus);
+            host.set_now(bucket::ticks(clock::coarse(), geometry.epoch));
+            let expected = host.judge(guard.tables(), &frame);
+            let judged = guard.judge(&frame);
+            let rule = guard.rule_name(expected.rule);
+            let observing = guard.rule_name(expected.observing);
+            assert!(
+                (judged.outcome, judged.rule.as_str(), judged.observing.as_str())
+                    == (expected.outcome, rule, observing),
+                "seed {seed}, frame {number}: the kernel says `{}` {:?}, observed by `{}`; the host `{rule}` {:?}, observed by `{observing}`\nframe {}\n{text}",
+                judged.rule,
+                judged.outcome,
+                judged.observing,
+                expected.outcome,
+                hex(&frame),
+            );
+            let bytes = u64::from(parse(frame.as_slice()).length);
+            let mut count = |rule: &str, outcome: Outcome| {
+                let entry = counted.entry((rule.to_owned(), outcome)).or_default();
+                *entry = (entry.0 + 1, entry.1 + bytes);
+            };
+            count(rule, expected.outcome);
+            if expected.observing != 0 {
+                count(observing, expected.observed);
+            }
+        }
+    }
+    assert_eq!(host.evicted(), guard.table().pressure, "as many live buckets were evicted");
+    let mut seen: HashMap<Outcome, u64> = HashMap::new();
+    for ((rule, outcome), (packets, bytes)) in &counted {
+        let counter = guard.counted(rule, *outcome);
+        assert_eq!((counter.packets, counter.bytes), (*packets, *bytes), "`{rule}` {outcome:?}");
+        *seen.entry(*outcome).or_default() += packets;
+    }
+    let totals = guard.totals();
+    let judged = totals.iter().filter(|(outcome, _)| outcome.verdict() != Verdict::WouldDrop);
+    let total: u64 = judged.map(|(_, counter)| counter.packets).sum();
+    assert_eq!(total, POLICIES * FRAMES, "passes and drops are the packets seen");
+    // The policies and frames are worth something: nearly everything that can be said was said, and often.
+    for outcome in [
+        Outcome::PassWithin,
+        Outcome::PassRule,
+        Outcome::PassDefault,
+        Outcome::PassNonIp,
+        Outcome::PassLink,
+        Outcome::PassLinkSpared,
+        Outcome::PassMalformed,
+        Outcome::DropOver,
+        Outcome::DropOversize,
+        Outcome::DropRule,
+        Outcome::DropDefault,
+        Outcome::DropMalformed,
+        Outcome::WouldDropOver,
+        Outcome::WouldDropOversize,
+        Outcome::WouldDropRule,
+    ] {
+        let times = seen.get(&outcome).copied().unwrap_or(0);
+        assert!(times >= 50, "{outcome:?} was said {times} times: {seen:?}");
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a string takes text");
+        text
+    })
+}
