@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::refusal::words;
 use crate::datapath::Mode;
 
 /// Where the file is looked for when none is named.
@@ -125,7 +124,7 @@ pub struct Layer {
 /// Why there are no settings.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    #[error("cannot read `{}`: {}", path.display(), words(source))]
+    #[error("cannot read `{}`: {source}", path.display())]
     Unreadable { path: PathBuf, source: std::io::Error },
 
     /// `position` is `line:column`, or empty.
