@@ -12,7 +12,7 @@ use super::output::{Problem, print_as, say, warn};
 use crate::control::api::{Detached, Status};
 use crate::control::client::Client;
 use crate::daemon::settings::DEFAULT_PIN;
-use crate::datapath::Kernel;
+use crate::datapath::{Error, Kernel};
 
 #[derive(Debug, Args)]
 pub struct DetachArguments {
@@ -68,6 +68,10 @@ async fn through_daemon(client: &Client, interface: Option<String>) -> Result<Ve
 
 fn direct(arguments: &DetachArguments) -> Result<Vec<Detached>, Problem> {
     let names = Kernel::detach_direct(&arguments.pin, arguments.interface.as_deref())
+        .map_err(|error| match error {
+            Error::NoSuchInterface { interface } => Error::NotAttached { interface },
+            other => other,
+        })
         .map_err(|error| Problem::failed(error.to_string(), error.hint()))?;
     let gone = |name| Detached { name, was_attached: true, warnings: Vec::new() };
     Ok(names.into_iter().map(gone).collect())

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use super::api::Failure;
+use crate::daemon::words;
 
 /// How long an answer may take: applying a large policy takes seconds.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -55,8 +56,7 @@ fn why(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "there is no such socket".to_owned(),
         io::ErrorKind::ConnectionRefused => "nobody answers".to_owned(),
-        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
-        _ => error.to_string(),
+        _ => words(error),
     }
 }
 

@@ -89,8 +89,11 @@ impl Core {
     }
 
     fn miss(&mut self, name: &str, error: &Error, is_guarded: bool) {
-        let missing =
-            Missing { reason: error.to_string(), absent: matches!(error, Error::NoSuchInterface { .. }) };
+        let absent = matches!(error, Error::NoSuchInterface { .. });
+        // What it is about stands before the reason wherever it is shown.
+        let reason = error.to_string();
+        let reason = reason.strip_prefix(&format!("cannot attach to `{name}`: ")).unwrap_or(&reason);
+        let missing = Missing { reason: if absent { "absent" } else { reason }.to_owned(), absent };
         if is_guarded {
             // It keeps the guard it has, only not in the mode asked for.
             tracing::warn!(interface = name, reason = missing.reason, "mode not changed");
@@ -152,6 +155,7 @@ impl Core {
             ));
         }
         self.warn_of_state(&mut warnings);
+        tracing::info!(interface = name, mode = %guard.mode, "interface guarded, by hand");
         Ok(Attached { name: guard.name, index: guard.index, mode: guard.mode, warnings })
     }
 
@@ -162,6 +166,7 @@ impl Core {
         let was_attached = match datapath.detach(name) {
             Ok(()) => true,
             Err(Error::NotAttached { .. } | Error::NoSuchInterface { .. }) if known => false,
+            Err(Error::NoSuchInterface { interface }) => return Err(Error::NotAttached { interface }.into()),
             Err(error) => return Err(error.into()),
         };
         let configured = self.settings.interfaces.iter().flatten().any(|configured| configured == name);
@@ -175,6 +180,7 @@ impl Core {
         self.guards.known.retain(|_, known| known != name);
         let mut warnings = Vec::new();
         self.warn_of_state(&mut warnings);
+        tracing::info!(interface = name, was_attached, "interface detached, by hand");
         Ok(Detached { name: name.to_owned(), was_attached, warnings })
     }
 

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 pub use self::core::Core;
 pub use prepare::{Demands, InForce, Reading, read};
-pub use refusal::{Kind, Refusal};
+pub use refusal::{Kind, Refusal, words};
 pub use run::run;
 pub use settings::Settings;
 pub use sources::{By, MOST, Query, Sort, show_network};

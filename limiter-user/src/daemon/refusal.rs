@@ -72,3 +72,9 @@ impl From<datapath::Error> for Refusal {
         Self { kind, failure }
     }
 }
+
+/// The system's words for an error, without its number.
+pub fn words(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words).to_lowercase()
+}

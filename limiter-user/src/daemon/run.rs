@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 
 use super::settings::OnExit;
-use super::{Daemon, Kind, Refusal, Settings, links};
+use super::{Daemon, Kind, Refusal, Settings, links, words};
 use crate::control::server::{self, Socket};
 use crate::datapath::Datapath;
 use crate::metrics;
@@ -162,7 +162,7 @@ async fn render(daemon: Arc<Daemon>) -> axum::response::Response {
 }
 
 fn cannot(what: &str, error: &std::io::Error) -> Refusal {
-    Refusal::new(Kind::Failed, format!("cannot {what}: {error}"), "")
+    Refusal::new(Kind::Failed, format!("cannot {what}: {}", words(error)), "")
 }
 
 fn socket_refusal(settings: &Settings, error: &std::io::Error) -> Refusal {
@@ -180,7 +180,7 @@ fn socket_refusal(settings: &Settings, error: &std::io::Error) -> Refusal {
         ),
         _ => Refusal::new(
             Kind::Failed,
-            format!("cannot listen at `{path}`: {error}"),
+            format!("cannot listen at `{path}`: {}", words(error)),
             "name another place with `--socket`",
         ),
     }

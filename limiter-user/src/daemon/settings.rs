@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
+use super::refusal::words;
 use crate::datapath::Mode;
 
 /// Where the file is looked for when none is named.
@@ -124,7 +125,7 @@ pub struct Layer {
 /// Why there are no settings.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    #[error("cannot read `{}`: {source}", path.display())]
+    #[error("cannot read `{}`: {}", path.display(), words(source))]
     Unreadable { path: PathBuf, source: std::io::Error },
 
     /// `position` is `line:column`, or empty.

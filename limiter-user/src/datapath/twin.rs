@@ -26,6 +26,8 @@ pub struct State {
     pub present: BTreeMap<String, u32>,
     /// Interfaces with somebody else's program: its id.
     pub foreign: BTreeMap<String, u32>,
+    /// Interfaces with an MTU their driver does not take in native mode, and the largest it takes.
+    pub large_mtu: BTreeMap<String, (u32, u32)>,
     /// Interfaces whose driver has no native mode.
     pub generic_only: Vec<String>,
     pub attached: Vec<Interface>,
@@ -46,6 +48,7 @@ impl Default for State {
             published: 0,
             present: BTreeMap::new(),
             foreign: BTreeMap::new(),
+            large_mtu: BTreeMap::new(),
             generic_only: Vec::new(),
             attached: Vec::new(),
             counters: BTreeMap::new(),
@@ -101,7 +104,14 @@ impl Datapath for Twin {
         let Some(&index) = state.present.get(interface) else {
             return Err(Error::NoSuchInterface { interface: interface.to_owned() });
         };
-        let generic_only = state.generic_only.iter().any(|name| name == interface);
+        if mode == Mode::Native
+            && let Some(&(mtu, largest)) = state.large_mtu.get(interface)
+        {
+            let interface = interface.to_owned();
+            return Err(Error::MtuTooLarge { interface, mtu, largest: Some(largest) });
+        }
+        let generic_only = state.large_mtu.contains_key(interface)
+            || state.generic_only.iter().any(|name| name == interface);
         let effective = match mode {
             Mode::Native if generic_only => {
                 return Err(Error::NativeUnsupported { interface: interface.to_owned() });
