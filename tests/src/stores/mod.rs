@@ -1,6 +1,7 @@
 //! What every store is held to: an exact model, random schedules, and the promises of `docs/algorithms.md`.
 
 pub mod model;
+pub mod policies;
 pub mod redis_server;
 pub mod suite;
 

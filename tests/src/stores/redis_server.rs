@@ -29,7 +29,7 @@ impl RedisServer {
     pub fn start(arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a directory for the server");
         let clock = directory.path().join("clock");
-        fs::write(&clock, 0i64.to_ne_bytes()).expect("the clock's file");
+        fs::write(&clock, [0; 16]).expect("the clock's file");
         let clock = OpenOptions::new().write(true).open(clock).expect("the clock's file");
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         let mut server = Self { process: None, directory, clock, arguments };
@@ -92,6 +92,11 @@ impl RedisServer {
     /// Sets the server's wall clock to the real one plus `micros`.
     pub fn shift_clock(&self, micros: i64) {
         self.clock.write_all_at(&micros.to_ne_bytes(), 0).expect("the clock's file");
+    }
+
+    /// Lets the server's wall clock stand still at this time.
+    pub fn stop_clock(&self, micros: i64) {
+        self.clock.write_all_at(&micros.to_ne_bytes(), 8).expect("the clock's file");
     }
 
     pub fn socket(&self) -> PathBuf {

@@ -16,13 +16,23 @@ struct Tool {
     packages: &'static [&'static str],
     /// The service that comes with it.
     service: Option<&'static str>,
+    /// What is looked for instead of the program: a module it can import.
+    python_module: Option<&'static str>,
+}
+
+impl Tool {
+    fn is_there(&self) -> bool {
+        let Some(module) = self.python_module else { return steps::find_program(self.program).is_some() };
+        let import = format!("import {module}");
+        Command::new(self.program).args(["-c", &import]).output().is_ok_and(|output| output.status.success())
+    }
 }
 
 const fn tool(program: &'static str, packages: &'static [&'static str]) -> Tool {
-    Tool { program, packages, service: None }
+    Tool { program, packages, service: None, python_module: None }
 }
 
-const TOOLS: [Tool; 10] = [
+const TOOLS: [Tool; 12] = [
     tool("ip", &["iproute2"]),
     tool("ping", &["iputils-ping"]),
     tool("ethtool", &["ethtool"]),
@@ -32,13 +42,15 @@ const TOOLS: [Tool; 10] = [
     // Ubuntu before 25.04 keeps it with the kernel's tools.
     tool("bpftool", &["bpftool", "linux-tools-generic"]),
     tool("redis-cli", &["redis-tools"]),
-    Tool { program: "redis-server", packages: &["redis-server"], service: Some("redis-server") },
-    Tool { program: "nginx", packages: &["nginx"], service: Some("nginx") },
+    Tool { program: "redis-server", packages: &["redis-server"], service: Some("redis-server"), ..tool("", &[]) },
+    tool("openssl", &["openssl"]),
+    Tool { python_module: Some("redis"), ..tool("python3", &["python3-redis"]) },
+    Tool { program: "nginx", packages: &["nginx"], service: Some("nginx"), ..tool("", &[]) },
 ];
 
 pub fn install() -> Result<String> {
     let missing: Vec<&Tool> =
-        TOOLS.iter().filter(|tool| steps::find_program(tool.program).is_none()).collect();
+        TOOLS.iter().filter(|tool| !tool.is_there()).collect();
     if missing.is_empty() {
         return Ok(format!("{} programs of the distribution", TOOLS.len()));
     }
@@ -67,7 +79,7 @@ pub fn install() -> Result<String> {
         if let Some(service) = tool.service {
             disable(service)?;
         }
-        if steps::find_program(tool.program).is_none() {
+        if !tool.is_there() {
             bail!("`{}` is still missing after its package was installed", tool.program);
         }
     }

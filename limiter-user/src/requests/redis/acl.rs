@@ -1,6 +1,6 @@
 //! The ACL user limiter needs: its own keys, and the commands it sends.
 
-/// What a user of limiter may send and no more. Without `publish` it cannot write the policy's function library.
+/// What limiter sends.
 const COMMANDS: [&str; 24] = [
     "+eval",
     "+evalsha",
@@ -9,7 +9,6 @@ const COMMANDS: [&str; 24] = [
     "+set",
     "+del",
     "+ping",
-    "+client|setinfo",
     "+hello",
     "+select",
     "+fcall",
@@ -25,6 +24,7 @@ const COMMANDS: [&str; 24] = [
     "+zrange",
     "+zrangebyscore",
     "+zremrangebyscore",
+    "+zremrangebyrank",
     "+pexpire",
 ];
 

@@ -131,7 +131,8 @@ impl RedisConfig {
             }
             Address::Unix(path) => ConnectionAddr::Unix(path.clone()),
         };
-        let mut settings = RedisConnectionInfo::default().set_db(i64::from(self.database));
+        let mut settings =
+            RedisConnectionInfo::default().set_db(i64::from(self.database)).set_skip_set_lib_name();
         if let Some(user) = &self.user {
             settings = settings.set_username(user);
         }
@@ -142,6 +143,10 @@ impl RedisConfig {
             address.into_connection_info().map_err(client_error)?.set_redis_settings(settings);
         // A small request waits for nothing.
         let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
+        if matches!(self.address, Address::Tls { .. }) {
+            // Fails only where the process has chosen one already, which is as good.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
         match (&self.address, &self.tls) {
             (Address::Tls { .. }, Some(tls)) => {
                 let client_tls = tls

@@ -9,16 +9,14 @@ const PASSING: [&str; 8] =
     ["LOADING", "READONLY", "OOM", "BUSY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN"];
 
 pub(in crate::requests) fn store_error(error: &RedisError) -> StoreError {
-    let text = error.to_string();
+    let text = describe(error);
     match error.kind() {
         ErrorKind::Io => StoreError::Broken(text),
         ErrorKind::AuthenticationFailed => StoreError::Refused(text),
         ErrorKind::Parse | ErrorKind::UnexpectedReturnType | ErrorKind::Client => StoreError::Malformed(text),
         _ if error.code() == Some("LIMITER") => StoreError::Invalid(text),
-        // A script's own error has its cause in the text.
-        _ if PASSING.iter().any(|code| error.code() == Some(code) || text.contains(code)) => {
-            StoreError::NotReady(text)
-        }
+        // An old server puts the code of what a script's command answered into the text.
+        _ if PASSING.iter().any(|code| text.contains(code)) => StoreError::NotReady(text),
         _ => StoreError::Refused(text),
     }
 }
@@ -33,6 +31,14 @@ pub(super) fn is_no_script(error: &RedisError) -> bool {
 pub(super) fn wants_new_connection(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_unrecoverable_error()
-        || error.to_string().contains("READONLY")
+        || describe(error).contains("READONLY")
         || error.code() == Some("NOAUTH")
+}
+
+/// The server's words, with the code it began with.
+fn describe(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        _ => error.to_string(),
+    }
 }

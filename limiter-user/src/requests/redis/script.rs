@@ -61,11 +61,13 @@ fn several(algorithms: &[Algorithm]) -> String {
 }
 
 /// The library `namespace` with the functions that answer for `tables`: Lua that defines the locals `policy` (the
-/// policy's hash) and `endpoints`.
+/// policy's hash) and `endpoints`. Redis 7.0 hides Lua's own libraries while it loads a library, so everything is
+/// made at the first question.
 pub(in crate::requests) fn library(namespace: &str, tables: &str) -> String {
     let decide = decide_with(&Algorithm::ALL);
     format!(
-        "#!lua name={namespace}\n{decide}local namespace, prefix = '{namespace}', '{namespace}:{{'\n{tables}{LIBRARY}"
+        "#!lua name={namespace}\nlocal namespace, prefix = '{namespace}', '{namespace}:{{'\n{tables}\
+         local function start()\n{decide}{LIBRARY}"
     )
 }
 

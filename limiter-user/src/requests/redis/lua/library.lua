@@ -1,4 +1,4 @@
--- What any client asks: FCALL <ns>_check N key1 ... keyN endpoint plan cost [wait]
+-- The inside of `start`, and what any client asks: FCALL <ns>_check N key1 ... keyN endpoint plan cost [wait]
 local function whole(text)
   local number = match(text or '', '^%d+$') and tonumber(text)
   return number and number <= 1000000000 and number
@@ -21,10 +21,19 @@ local function ask(keys, args, mode)
   return decide(keys, mode, args[4] == 'wait', limits.rules, 1, cost)
 end
 
-redis.register_function(namespace .. '_check', function(keys, args) return ask(keys, args, 'C') end)
+return ask
+end
+
+local ask
+local function answer(keys, args, mode)
+  ask = ask or start()
+  return ask(keys, args, mode)
+end
+
+redis.register_function(namespace .. '_check', function(keys, args) return answer(keys, args, 'C') end)
 redis.register_function{
   function_name = namespace .. '_peek',
-  callback = function(keys, args) return ask(keys, args, 'P') end,
+  callback = function(keys, args) return answer(keys, args, 'P') end,
   flags = {'no-writes'},
 }
 redis.register_function{

@@ -1,0 +1,91 @@
+//! Eight processes, one key, one Redis.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test stops at the first surprise"
+)]
+
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use limiter_tests::stores::fresh;
+use limiter_tests::stores::redis_server::RedisServer;
+
+const PROCESSES: usize = 8;
+
+/// Lets eight processes loose on one fresh key; returns how often they were admitted in all.
+fn hammer(server: &RedisServer, how: &str, limit: [&str; 4], milliseconds: u64) -> u64 {
+    let subject = fresh().text();
+    let spawn = || {
+        Command::new(env!("CARGO_BIN_EXE_hammer"))
+            .arg(server.socket())
+            .arg(how)
+            .args(limit)
+            .args([&subject, &milliseconds.to_string()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let processes: Vec<_> = (0..PROCESSES).map(|_| spawn()).collect();
+    processes
+        .into_iter()
+        .map(|process| {
+            let output = process.wait_with_output().unwrap();
+            assert!(output.status.success());
+            String::from_utf8(output.stdout).unwrap().trim().parse::<u64>().unwrap()
+        })
+        .sum()
+}
+
+#[test]
+fn eight_processes_share_one_limit_and_reading_before_writing_does_not() {
+    let server = RedisServer::start(&[]);
+    let day = "86400000";
+    for (algorithm, burst) in [
+        ("fixed-window", "0"),
+        ("sliding-window-log", "0"),
+        ("sliding-window", "0"),
+        ("token-bucket", "1000"),
+        ("leaky-bucket", "1000"),
+    ] {
+        let admitted = hammer(&server, "atomic", [algorithm, "1000", day, burst], 0);
+        // A thousand a day is one in 86 s: a bucket may give back one or two while this runs.
+        let most = if burst == "0" { 1000 } else { 1002 };
+        assert!((1000..=most).contains(&admitted), "{algorithm}: {admitted} of 1000");
+    }
+    let racy: u64 = (0..5).map(|_| hammer(&server, "racy", ["fixed-window", "1000", day, "0"], 0)).sum();
+    assert!(racy > 5000, "get-then-incr admitted {racy} of 5000: this test could not fail");
+}
+
+#[test]
+fn a_refilling_bucket_under_load_keeps_its_bound_and_every_key_ends() {
+    let server = RedisServer::start(&[]);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let scan = scope.spawn(|| {
+            let mut scans = 0;
+            while !done.load(Ordering::SeqCst) {
+                assert_eq!(server.keys_without_end(), [""; 0]);
+                scans += 1;
+            }
+            scans
+        });
+        for algorithm in
+            ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "sliding-window-log"]
+        {
+            let burst = if algorithm.ends_with("bucket") { "5" } else { "0" };
+            let start = Instant::now();
+            let admitted = hammer(&server, "atomic", [algorithm, "30", "100", burst], 700);
+            let windows = start.elapsed().as_millis() as u64 / 100 + 1;
+            // 300 a second, and what each promises beyond: the burst, or one window more than those begun.
+            let most = if burst == "5" { 5 + 30 * windows } else { 30 * (windows + 1) };
+            assert!(admitted <= most, "{algorithm}: {admitted} of {most}");
+            assert!(admitted >= 30 * 5, "{algorithm}: only {admitted}");
+        }
+        done.store(true, Ordering::SeqCst);
+        assert!(scan.join().unwrap() > 10);
+    });
+}
