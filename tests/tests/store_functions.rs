@@ -35,7 +35,7 @@ struct Python(Child);
 impl Python {
     fn start(server: &RedisServer) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/ask.py");
-        let mut command = Command::new("python3");
+        let mut command = Command::new("/usr/bin/python3");
         command.arg(script).arg(server.socket()).args([NAMESPACE, str::from_utf8(SECRET).unwrap()]);
         Self(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
     }

@@ -42,15 +42,20 @@ const TOOLS: [Tool; 12] = [
     // Ubuntu before 25.04 keeps it with the kernel's tools.
     tool("bpftool", &["bpftool", "linux-tools-generic"]),
     tool("redis-cli", &["redis-tools"]),
-    Tool { program: "redis-server", packages: &["redis-server"], service: Some("redis-server"), ..tool("", &[]) },
+    Tool {
+        program: "redis-server",
+        packages: &["redis-server"],
+        service: Some("redis-server"),
+        ..tool("", &[])
+    },
     tool("openssl", &["openssl"]),
-    Tool { python_module: Some("redis"), ..tool("python3", &["python3-redis"]) },
+    // The distribution's own Python: its packages are not for another one that may come first in PATH.
+    Tool { python_module: Some("redis"), ..tool("/usr/bin/python3", &["python3-redis"]) },
     Tool { program: "nginx", packages: &["nginx"], service: Some("nginx"), ..tool("", &[]) },
 ];
 
 pub fn install() -> Result<String> {
-    let missing: Vec<&Tool> =
-        TOOLS.iter().filter(|tool| !tool.is_there()).collect();
+    let missing: Vec<&Tool> = TOOLS.iter().filter(|tool| !tool.is_there()).collect();
     if missing.is_empty() {
         return Ok(format!("{} programs of the distribution", TOOLS.len()));
     }
