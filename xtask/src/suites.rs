@@ -165,6 +165,8 @@ fn execute(mut suite: Suite) -> Result<Outcome> {
     let begun = Instant::now();
     let (reader, writer) = std::io::pipe()?;
     suite.command.stdin(Stdio::null()).stdout(writer).env("RUST_BACKTRACE", "1");
+    // A snapshot that differs is a failure, and no file beside the sources.
+    suite.command.env("INSTA_UPDATE", "no");
     let counter = thread::spawn(move || relay(BufReader::new(reader)));
     let ended = steps::watch(&suite.name, &mut suite.command, Some(suite.budget * HANG));
     // The command holds the writing end; without it the reader would wait for ever.
