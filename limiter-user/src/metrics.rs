@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use limiter_common::verdict::{Outcome, Reason};
@@ -25,6 +26,10 @@ pub fn render(daemon: &Daemon) -> Result<String, Refusal> {
     let snapshot = Snapshot::take(&daemon.core())?;
     let mut registry = Registry::default();
     registry.register_collector(Box::new(snapshot));
+    let requests = daemon.core().requests.clone();
+    if let Some(tier) = requests {
+        registry.register_collector(Box::new(Arc::clone(tier.metrics())));
+    }
     let mut page = String::new();
     // Writing to a string cannot fail.
     let _ = prometheus_client::encoding::text::encode(&mut page, &registry);

@@ -4,10 +4,13 @@
 
 mod attach;
 pub mod check_policy;
+mod check_request;
 mod detach;
 mod get_policy;
 mod history;
 pub mod output;
+mod plans;
+mod redis_acl;
 mod set_policy;
 mod shell;
 mod stats;
@@ -104,6 +107,27 @@ enum Verb {
     },
     /// List the worst sources
     Top(top::TopArguments),
+    /// Show what would be decided about a request, and why; charges nothing
+    CheckRequest(Box<check_request::CheckRequestArguments>),
+    /// Set the plan of an API key, on every host that shares the store
+    SetPlan {
+        /// The key's hash, as `check-request --api-key` prints it
+        hash: String,
+        /// The plan; left out: what the keys file says holds again
+        plan: Option<String>,
+    },
+    /// Refuse an API key, on every host that shares the store
+    RevokeKey {
+        /// The key's hash, as `check-request --api-key` prints it
+        hash: String,
+    },
+    /// Print the ACL user limiterd needs at Redis
+    RedisAcl {
+        #[arg(long, default_value = "limiter", value_name = "NAME")]
+        namespace: String,
+        #[arg(long, default_value = "limiter", value_name = "NAME")]
+        user: String,
+    },
     /// Print completions for a shell
     Completions { shell: clap_complete::Shell },
     /// Write manual pages into a directory
@@ -137,6 +161,10 @@ async fn run(verb: Verb, client: Client, format: Format) -> Result<ExitCode, Pro
         Verb::Status => status::run(&client, format).await,
         Verb::Stats { rule, watch } => stats::run(&client, rule.as_deref(), watch, format).await,
         Verb::Top(arguments) => top::run(&client, arguments, format).await,
+        Verb::CheckRequest(arguments) => check_request::run(&client, *arguments, format).await,
+        Verb::SetPlan { hash, plan } => plans::set(&client, &hash, plan, format).await,
+        Verb::RevokeKey { hash } => plans::revoke(&client, &hash, format).await,
+        Verb::RedisAcl { namespace, user } => Ok(redis_acl::run(&namespace, &user, format)),
         Verb::Completions { shell } => Ok(shell::completions(shell)),
         Verb::Man { directory } => shell::man(&directory),
     }

@@ -45,6 +45,18 @@ fn show(text: &mut String, status: &Status, style: Style) -> fmt::Result {
             table.used, table.entries, table.pressure
         )?;
     }
+    if let Some(store) = &status.store {
+        let at = store.address.as_ref().map(|at| format!(" at {at}")).unwrap_or_default();
+        let state = if store.healthy { "answers" } else { "is away" };
+        write!(text, "requests: {}, store {}{at} {state}", count(store.endpoints, "endpoint"), store.kind)?;
+        if let Some(instances) = store.instances {
+            write!(text, ", shared by {}", count(instances as usize, "instance"))?;
+        }
+        if let Some(published) = &store.published {
+            write!(text, ", published limits: {published}")?;
+        }
+        writeln!(text)?;
+    }
     show_interfaces(text, status)?;
     if !(status.problems.is_empty() && status.warnings.is_empty()) {
         writeln!(text)?;

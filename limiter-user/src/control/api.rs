@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::datapath::Mode;
 use crate::policy::{Change, Diagnostic};
+use crate::requests::tier::StoreStatus;
 
 /// Largest body of `PUT /v1/policy`, in bytes.
 pub const MAX_BUNDLE_BYTES: usize = 64 << 20;
@@ -36,6 +37,9 @@ pub struct Status {
     pub policy: Option<PolicyStatus>,
     /// `null` without a packet tier.
     pub table: Option<Table>,
+    /// `null` without a request tier.
+    #[serde(default)]
+    pub store: Option<StoreStatus>,
     pub warnings: Vec<String>,
 }
 

@@ -79,6 +79,15 @@ impl Client {
         self.request(Method::POST, path, None).await
     }
 
+    pub async fn post_body<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(body).map_err(|error| self.broken(error))?;
+        self.request(Method::POST, path, Some(body)).await
+    }
+
     pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.request(Method::DELETE, path, None).await
     }

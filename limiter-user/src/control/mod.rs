@@ -3,6 +3,8 @@
 pub mod api;
 pub mod client;
 mod peer;
+pub mod request_api;
+mod request_routes;
 pub mod server;
 
 pub use peer::Peer;

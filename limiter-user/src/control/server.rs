@@ -26,6 +26,7 @@ use tokio::sync::Semaphore;
 
 use super::Peer;
 use super::api::{AttachRequest, Failure, MAX_BUNDLE_BYTES};
+use super::request_routes;
 use crate::daemon::{By, Daemon, Kind, Query, Refusal, Sort, Wish};
 use crate::policy::Bundle;
 
@@ -39,17 +40,17 @@ const CONNECTIONS_OF_ONE: usize = 16;
 /// A request's head has to come within this.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
 /// A small body within this, a bundle within that.
-const BODY_DEADLINE: Duration = Duration::from_secs(10);
+pub(super) const BODY_DEADLINE: Duration = Duration::from_secs(10);
 const BUNDLE_DEADLINE: Duration = Duration::from_secs(60);
 /// A connection ends after this, whatever it does.
 const CONNECTION_DEADLINE: Duration = Duration::from_secs(180);
 
 /// Bytes of a body that is no bundle.
-const SMALL_BODY: usize = 64 << 10;
+pub(super) const SMALL_BODY: usize = 64 << 10;
 
 #[derive(Clone)]
-struct Api {
-    daemon: Arc<Daemon>,
+pub(super) struct Api {
+    pub(super) daemon: Arc<Daemon>,
     admin_group: Option<u32>,
     /// One bundle at a time: one of those who may change things, one of those who may not (`dry-run`).
     uploads: Arc<[Semaphore; 2]>,
@@ -209,7 +210,8 @@ fn routes(api: Api) -> Router {
         .route("/sources", get(sources))
         .route("/history", get(history))
         .route("/reload", post(reload))
-        .route("/interfaces/{name}", put(attach).delete(detach));
+        .route("/interfaces/{name}", put(attach).delete(detach))
+        .merge(request_routes::routes());
     Router::new()
         .nest("/v1", v1)
         .fallback(|uri: Uri| async move {
@@ -230,13 +232,13 @@ fn routes(api: Api) -> Router {
 }
 
 /// A refusal on its way out.
-struct No {
+pub(super) struct No {
     status: StatusCode,
     failure: Failure,
 }
 
 impl No {
-    fn new(status: StatusCode, error: impl Into<String>, hint: impl Into<String>) -> Self {
+    pub(super) fn new(status: StatusCode, error: impl Into<String>, hint: impl Into<String>) -> Self {
         let failure = Failure { error: error.into(), hint: Some(hint.into()), diagnostics: Vec::new() };
         Self { status, failure }
     }
@@ -261,7 +263,7 @@ impl IntoResponse for No {
     }
 }
 
-type Answer<T> = Result<Json<T>, No>;
+pub(super) type Answer<T> = Result<Json<T>, No>;
 
 impl Api {
     /// Runs what blocks where it may.
@@ -281,7 +283,7 @@ impl Api {
     }
 
     /// Refuses whoever may not change things, and logs whoever may.
-    fn permit(&self, peer: &Peer, what: &str) -> Result<(), No> {
+    pub(super) fn permit(&self, peer: &Peer, what: &str) -> Result<(), No> {
         if !peer.may_change(self.admin_group) {
             tracing::warn!(uid = peer.uid, pid = peer.pid, what, "change refused: not permitted");
             return Err(No::new(
@@ -430,7 +432,7 @@ async fn detach(
 }
 
 /// The whole body, within a size and a time.
-async fn read_body(body: Body, limit: usize, deadline: Duration) -> Result<Bytes, No> {
+pub(super) async fn read_body(body: Body, limit: usize, deadline: Duration) -> Result<Bytes, No> {
     match tokio::time::timeout(deadline, to_bytes(body, limit)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(error)) => {

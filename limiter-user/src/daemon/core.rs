@@ -14,6 +14,8 @@ use super::state::StateDirectory;
 use crate::control::api::SetPolicy;
 use crate::datapath::{Datapath, Facts, Image};
 use crate::policy::{Bundle, Diagnostic};
+use crate::requests::publish::Occasion;
+use crate::requests::tier::Tier;
 
 /// Without a policy everything passes, and is counted.
 const BUILT_IN: &str = "version = 1\n";
@@ -46,6 +48,8 @@ pub struct Core {
     pub last_reload: Option<SystemTime>,
     /// Other things the operator should know.
     pub notices: Vec<String>,
+    /// `None` without a request tier.
+    pub requests: Option<Arc<Tier>>,
 }
 
 impl Core {
@@ -67,6 +71,7 @@ impl Core {
             file_refused: None,
             last_reload: None,
             notices: Vec::new(),
+            requests: None,
         };
         core.note_table_size();
         core.adopt();
@@ -96,7 +101,12 @@ impl Core {
     pub fn basis(&self) -> Basis {
         let known = self.state.entries().map(|entry| entry.generation).max().unwrap_or(0);
         let current = self.in_force.as_ref().map_or(0, |in_force| in_force.sealed.generation);
-        Basis { facts: self.facts(), generation: known.max(current) + 1, in_force: self.in_force.clone() }
+        Basis {
+            facts: self.facts(),
+            generation: known.max(current) + 1,
+            in_force: self.in_force.clone(),
+            shares_store: self.settings.shares_store(),
+        }
     }
 
     /// Puts a prepared policy in force. `basis` is what it was prepared against: nothing else may have been
@@ -155,6 +165,9 @@ impl Core {
             changes = answer.changes.len(),
             "policy applied"
         );
+        if let Some(requests) = &self.requests {
+            requests.apply(&reading.policy.requests, &sealed.hash, Occasion::Applied);
+        }
         self.in_force = Some(Arc::new(InForce { sealed, reading: Some(reading) }));
         answer.applied = true;
         Ok(answer)
@@ -174,6 +187,16 @@ impl Core {
     pub fn accept_file(&mut self) {
         self.file_refused = None;
         self.last_reload = Some(SystemTime::now());
+    }
+
+    /// Takes up the request tier, which from now on has the policy in force.
+    pub fn take_requests(&mut self, tier: Arc<Tier>) {
+        if let Some(in_force) = &self.in_force
+            && let Some(reading) = &in_force.reading
+        {
+            tier.apply(&reading.policy.requests, &in_force.sealed.hash, Occasion::Started);
+        }
+        self.requests = Some(tier);
     }
 
     pub fn reading(&self) -> Option<&Reading> {

@@ -35,6 +35,8 @@ pub struct Basis {
     pub facts: Facts,
     pub generation: u64,
     pub in_force: Option<Arc<InForce>>,
+    /// Request buckets live in a store that can be away.
+    pub shares_store: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,6 +60,12 @@ pub fn prepare(bundle: Bundle, basis: &Basis, demands: Demands) -> Result<Prepar
     let bad = |diagnostics| Refusal::bad_policy(&bundle.policy, diagnostics);
     let slots = basis.in_force.as_ref().map(|in_force| in_force.sealed.slots.clone()).unwrap_or_default();
     let (compiled, reading) = read(&bundle, &slots, basis.facts, basis.generation).map_err(bad)?;
+    if basis.shares_store {
+        let undecided = reading.policy.requests.undecided();
+        if !undecided.is_empty() {
+            return Err(bad(undecided));
+        }
+    }
     if demands.strict && !reading.warnings.is_empty() {
         return Err(bad(reading.warnings));
     }

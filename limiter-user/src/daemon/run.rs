@@ -20,6 +20,8 @@ use super::{Daemon, Kind, Refusal, Settings, links, words};
 use crate::control::server::{self, Socket};
 use crate::datapath::Datapath;
 use crate::metrics;
+use crate::requests::config;
+use crate::requests::tier::{Tier, TierError};
 
 /// How often the content of the policy file is looked at, when it is.
 const FILE_PERIOD: Duration = Duration::from_secs(2);
@@ -43,6 +45,10 @@ pub async fn run(settings: Settings, datapath: Option<Box<dyn Datapath>>) -> Res
     }
     let daemon = blocking(move || Daemon::start(settings, datapath)).await??;
     let settings = daemon.settings().clone();
+    let requests = start_requests(&settings).await?;
+    if let Some(tier) = &requests {
+        daemon.core().take_requests(Arc::clone(tier));
+    }
     let socket = Socket::bind(&settings.socket).map_err(|error| socket_refusal(&settings, &error))?;
     let (stop, stopped) = tokio::sync::watch::channel(());
     let until_stop = || {
@@ -83,11 +89,28 @@ pub async fn run(settings: Settings, datapath: Option<Box<dyn Datapath>>) -> Res
     notify(&[NotifyState::Stopping]);
     let _ = stop.send(());
     let _ = control.await;
+    if let Some(tier) = requests {
+        tier.stop().await;
+    }
     if settings.on_exit == OnExit::Detach {
         blocking(move || daemon.detach_all()).await?;
     }
     tracing::info!(on_exit = ?settings.on_exit, "limiterd ends");
     Ok(())
+}
+
+/// The request tier, if the settings ask for one.
+async fn start_requests(settings: &Settings) -> Result<Option<Arc<Tier>>, Refusal> {
+    let refuse = |error: TierError| {
+        let hint = match &error {
+            TierError::Setting(setting) => setting.hint.clone(),
+            _ => "`limiterd --print-default-config` shows the keys of `[requests]` and `[redis]`".to_owned(),
+        };
+        Refusal::new(Kind::Failed, error.to_string(), hint)
+    };
+    let resolved = config::resolve(&settings.redis, &settings.requests);
+    let Some(resolved) = resolved.map_err(|error| refuse(error.into()))? else { return Ok(None) };
+    Ok(Some(Arc::new(Tier::start(resolved, &settings.state).await.map_err(refuse)?)))
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {

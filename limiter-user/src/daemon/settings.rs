@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::refusal::words;
 use crate::datapath::Mode;
+use crate::requests::config::{RedisLayer, RequestsLayer, StoreKind};
 
 /// Where the file is looked for when none is named.
 pub const DEFAULT_FILE: &str = "/etc/limiter/limiterd.toml";
@@ -46,6 +47,14 @@ pub struct Settings {
     pub buckets: u32,
     pub on_exit: OnExit,
     pub reload_on_change: bool,
+    #[serde(skip_serializing_if = "is_default")]
+    pub redis: RedisLayer,
+    #[serde(skip_serializing_if = "is_default")]
+    pub requests: RequestsLayer,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Default for Settings {
@@ -62,6 +71,8 @@ impl Default for Settings {
             buckets: 1 << 20,
             on_exit: OnExit::Keep,
             reload_on_change: false,
+            redis: RedisLayer::default(),
+            requests: RequestsLayer::default(),
         }
     }
 }
@@ -120,6 +131,14 @@ pub struct Layer {
         default_missing_value = "true"
     )]
     reload_on_change: Option<bool>,
+
+    #[command(flatten)]
+    #[serde(default)]
+    redis: RedisLayer,
+
+    #[command(flatten)]
+    #[serde(default)]
+    requests: RequestsLayer,
 }
 
 /// Why there are no settings.
@@ -171,6 +190,11 @@ impl Settings {
         self.interfaces.as_ref().is_none_or(|interfaces| !interfaces.is_empty())
     }
 
+    /// Whether request buckets live in a store that can be away.
+    pub fn shares_store(&self) -> bool {
+        self.redis.url.is_some() && self.requests.store != Some(StoreKind::Embedded)
+    }
+
     fn lay(&mut self, layer: Layer) {
         fn put<T>(place: &mut T, given: Option<T>) {
             if let Some(given) = given {
@@ -191,6 +215,8 @@ impl Settings {
         put(&mut self.buckets, layer.buckets);
         put(&mut self.on_exit, layer.on_exit);
         put(&mut self.reload_on_change, layer.reload_on_change);
+        self.redis.lay(layer.redis);
+        self.requests.lay(layer.requests);
     }
 
     fn check(&self) -> Result<(), SettingsError> {
@@ -269,7 +295,7 @@ mod tests {
         assert_eq!(
             read("mode = \"auto\"\n  colour = 1\n").unwrap_err(),
             "limiterd.toml:2:3: unknown field `colour`, expected one of `interfaces`, `mode`, `policy`, `pin`, \
-             `state`, `socket`, `admin-group`, `metrics`, `buckets`, `on-exit`, `reload-on-change`"
+             `state`, `socket`, `admin-group`, `metrics`, `buckets`, `on-exit`, `reload-on-change`, `redis`, `requests`"
         );
         assert_eq!(
             read("mode = \"fast\"").unwrap_err(),

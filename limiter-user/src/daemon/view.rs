@@ -94,6 +94,16 @@ impl Core {
             }
         }
         warnings.extend(self.oversize_warnings()?);
+        let store = self.requests.as_ref().map(|tier| tier.status());
+        if let Some(error) = store.as_ref().and_then(|store| store.error.as_ref()) {
+            problems.push(format!("the store of the request tier is away: {error}"));
+        }
+        warnings.extend(self.requests.iter().flat_map(|tier| tier.warnings()));
+        let endpoints = self.reading().map_or(0, |reading| reading.policy.requests.endpoints.len());
+        if store.is_none() && endpoints > 0 {
+            warnings
+                .push(format!("{endpoints} endpoints are not limited on this host: it has no `[requests]`"));
+        }
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_s: started.elapsed().as_secs(),
@@ -103,6 +113,7 @@ impl Core {
             unguarded,
             policy: self.policy_status(file_hash),
             table,
+            store,
             warnings,
         })
     }

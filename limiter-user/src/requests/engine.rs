@@ -22,7 +22,7 @@ use super::outcome::{LimitOutcome, Outcome, Reason, Via};
 use super::plans::{KeyStanding, Known, PlanCache};
 use super::policy::{Cost, DENY, Endpoint, OnStoreFailure, RequestPolicy, Tag, UnknownKey};
 use super::reject_cache::{Fingerprint, Fingerprints, Refusal, RejectCache};
-use super::store::{Answer, Charge, Decision, LimitAnswer, Mode, PlanStore, Store, StoreError};
+use super::store::{Answer, Charge, Decision, LimitAnswer, Mode, PlanRecord, PlanStore, Store, StoreError};
 
 /// Refusals remembered at most, at about 100 bytes each.
 const REMEMBERED_REFUSALS: usize = 1 << 16;
@@ -282,15 +282,27 @@ impl Engine {
         Ok(explanation)
     }
 
-    /// Forgets every plan and refusal that a change of these keys' plans may have touched.
-    pub fn plans_changed(&self, keys: Option<&[KeyHash]>) {
-        self.plans.forget(keys);
-        self.rejects.forget_all();
+    /// Asks the store which plans changed, and forgets what was known of them and every refusal. `true` when
+    /// something changed.
+    pub async fn refresh_plans(&self) -> Result<bool, StoreError> {
+        let changed = self.plans.refresh().await?;
+        if changed {
+            self.rejects.forget_all();
+        }
+        Ok(changed)
     }
 
-    /// The plan records of the store, for `set-plan` and `revoke-key`.
-    pub fn plans(&self) -> &PlanCache {
-        &self.plans
+    /// Writes the plan of a key for every host that shares the store; `None` removes it.
+    pub async fn set_plan(&self, key: &KeyHash, record: Option<&PlanRecord>) -> Result<(), StoreError> {
+        self.plans.set(key, record).await?;
+        self.plans.forget(Some(&[*key]));
+        self.rejects.forget_all();
+        Ok(())
+    }
+
+    /// Endpoints of the policy in force.
+    pub fn endpoints(&self) -> usize {
+        self.in_force.load().policy.endpoints.len()
     }
 
     async fn identify(&self, policy: &RequestPolicy, request: &Request<'_>) -> (Identity, Known) {

@@ -30,6 +30,7 @@ pub mod redis;
 pub mod reject_cache;
 pub mod serve;
 pub mod store;
+pub mod tier;
 pub mod tower;
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use super::identity::{Element, Scope, SourceRules};
 use super::limit::Limit;
 use super::matching::Match;
-use crate::policy::Place;
+use crate::policy::{Diagnostic, Place, Severity};
 
 /// The plan that admits nothing.
 pub const DENY: &str = "deny";
@@ -22,6 +22,26 @@ pub struct RequestPolicy {
     pub plans: Plans,
     /// In the order of the file: the first that matches counts.
     pub endpoints: Vec<Endpoint>,
+}
+
+impl RequestPolicy {
+    /// Mistakes on a host whose store can be away: endpoints that do not say what holds then.
+    pub fn undecided(&self) -> Vec<Diagnostic> {
+        let silent = self.endpoints.iter().filter(|endpoint| endpoint.on_store_failure.is_none());
+        silent
+            .map(|Endpoint { name, place, .. }| Diagnostic {
+                severity: Severity::Error,
+                file: place.file.to_string(),
+                line: place.line,
+                column: place.column,
+                message: format!("endpoint `{name}` does not say what holds when Redis is away"),
+                help: Some(
+                    "write `on-store-failure = \"allow\"`, `\"deny\"` or `\"local\"`: it is decided before the outage"
+                        .to_owned(),
+                ),
+            })
+            .collect()
+    }
 }
 
 /// Where identity comes from. Header names are in lower case.
