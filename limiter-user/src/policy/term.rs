@@ -218,6 +218,12 @@ impl fmt::Display for Term {
     }
 }
 
+/// Every type name but the second spelling of a number.
+#[cfg(test)]
+pub(super) fn type_names() -> impl Iterator<Item = &'static str> {
+    ICMP_TYPES.iter().chain(ICMPV6_TYPES).map(|(name, _)| *name).filter(|name| !name.starts_with("neighbor"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

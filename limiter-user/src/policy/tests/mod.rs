@@ -4,6 +4,7 @@ mod changes;
 mod decisions;
 mod large;
 mod mistakes;
+mod reference;
 mod tables;
 
 use super::*;

@@ -192,3 +192,32 @@ fn an_empty_policy_lets_everything_pass() {
     assert_eq!((compiled.rules.len(), compiled.meters.len(), compiled.rows.len()), (1, 0, 0));
     assert_eq!(compiled.tables.rules[0].action, action::PASS);
 }
+
+#[test]
+fn numbers_as_toml_writes_them() {
+    for (burst, expected) in [("10_000", 10_000), ("0x10", 16), ("+7", 7), ("\"4k\"", 4000)] {
+        let text = format!(
+            "version = 1\n[[rule]]\nname = \"a\"\nlimit = [{{ per = \"source\", rate = \"1k/s\", burst = {burst} }}]\n"
+        );
+        let compiled = compiled(&valid(&text).policy, &Slots::default());
+        assert_eq!(compiled.meters[0].packets.as_ref().map(|rate| rate.burst), Some(expected), "{burst}");
+    }
+}
+
+#[test]
+fn rules_of_included_files_come_behind() {
+    let rule = |name: &str| {
+        format!("[[rule]]\nname = \"{name}\"\nto = \"udp/{}\"\nverdict = \"drop\"\n", name.len())
+    };
+    let main = format!("version = 1\ninclude = [\"z.toml\", \"policy.d/*.toml\"]\n{}", rule("main"));
+    let nested = format!("include = [\"deep/*.toml\"]\n{}", rule("nested"));
+    let bundle = bundle(&main)
+        .with_file("z.toml", &rule("z"))
+        .with_file("policy.d/b.toml", &rule("bbb"))
+        .with_file("policy.d/a.toml", &nested)
+        .with_file("policy.d/deep/c.toml", &rule("cc"))
+        .with_file("policy.d/deep/.hidden.toml", "nonsense");
+    let policy = check(&bundle).unwrap_or_else(|errors| panic!("{}", shown(&errors))).policy;
+    let names: Vec<&str> = policy.rules.iter().map(|rule| rule.name.as_str()).collect();
+    assert_eq!(names, ["main", "z", "nested", "cc", "bbb"]);
+}
