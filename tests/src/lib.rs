@@ -14,5 +14,6 @@ pub mod host;
 pub mod kernel;
 pub mod namespace;
 pub mod random;
+pub mod stop;
 pub mod stores;
 pub mod wire;

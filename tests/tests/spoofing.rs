@@ -24,6 +24,7 @@ use limiter_tests::{
     kernel::Guard,
     namespace::{PEER, Pair},
     random::Random,
+    stop::SetOnDrop,
     wire::RawSocket,
 };
 
@@ -128,6 +129,7 @@ fn endure(flood: &Flood) {
                 sent.fetch_add(socket.send_batch(&frames).unwrap_or(0) as u64, Ordering::Relaxed);
             }
         });
+        let stop = SetOnDrop(&done);
         clock::pin_to(0);
         let end = begin + FLOOD.as_nanos() as u64;
         while clock::precise() < end {
@@ -138,7 +140,7 @@ fn endure(flood: &Flood) {
                 newcomers += 1;
             }
         }
-        done.store(true, Ordering::Relaxed);
+        drop(stop);
     });
     let seconds = (clock::precise() - begin) as f64 / 1e9;
 

@@ -17,6 +17,7 @@ use limiter_common::verdict::Outcome::{self, DropDefault, DropOver, DropRule, Pa
 use limiter_tests::{
     frame::{IPV4, IPV6, UDP, V4, V6, ethernet, udp},
     kernel::Guard,
+    stop::SetOnDrop,
 };
 
 const SWAPS: u64 = 2_000;
@@ -73,10 +74,11 @@ fn every_packet_is_judged_by_one_whole_policy() {
                 }
             });
         }
+        let stop = SetOnDrop(&done);
         for _ in 0..SWAPS {
             guard.publish_prepared(&mut waiting);
         }
-        done.store(true, Ordering::Relaxed);
+        drop(stop);
     });
     let [by_old, by_new] = judged.map(AtomicU64::into_inner);
     assert!(by_old > SWAPS && by_new > SWAPS, "{by_old} and {by_new} packets were judged by each");
