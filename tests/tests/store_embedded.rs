@@ -103,6 +103,19 @@ async fn a_sliding_counter_admits_199_of_100_to_an_adversary() {
 }
 
 #[tokio::test]
+async fn a_sliding_counter_weighs_the_window_before() {
+    let timed = Timed::new(1 << 10);
+    let (limit, subject) = (limit(Algorithm::SlidingWindow, 100, MINUTE, None), fresh());
+    let (peek, _) = timed.ask(&single(&limit, subject, Mode::Peek, 1)).await.unwrap();
+    timed.pass(peek.limits[0].reset).await;
+    timed.ask(&single(&limit, subject, Mode::Consume, 80)).await.unwrap();
+    timed.pass(MINUTE + Duration::from_secs(15)).await;
+    // 80 × 45/60 = 60 weigh.
+    let (answer, _) = timed.ask(&single(&limit, subject, Mode::Peek, 1)).await.unwrap();
+    assert_eq!(answer.limits[0].remaining, 40);
+}
+
+#[tokio::test]
 async fn a_log_admits_100_of_100_to_an_adversary() {
     assert_eq!(worst_minute(Algorithm::SlidingWindowLog).await, 100);
 }
@@ -132,6 +145,13 @@ async fn a_queue_spaces_its_callers_and_a_meter_refuses_them() {
     // Who cannot wait is refused until the queue is empty.
     let (answer, _) = timed.ask(&single(&queue, subject, Mode::Consume, 1)).await.unwrap();
     assert_eq!(answer.limits[0].retry_after, Some(Duration::from_millis(400)));
+    let subject = fresh();
+    let mut meter = Vec::new();
+    for _ in 0..2 {
+        let (answer, _) = timed.ask(&single(&queue, subject, Mode::Consume, 1)).await.unwrap();
+        meter.push((answer.allowed, answer.limits[0].retry_after.map(|wait| wait.as_millis())));
+    }
+    assert_eq!(meter, [(true, Some(0)), (false, Some(100))]);
 }
 
 #[tokio::test]

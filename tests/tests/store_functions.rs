@@ -172,3 +172,24 @@ async fn a_clients_mistakes_are_told_and_charge_nothing() {
     assert!(ask(&["1", &key, "token-bucket", "deny", "1"]).starts_with("array([int(0)"));
     assert!(!server.run::<bool>(&["EXISTS", &key]));
 }
+
+#[tokio::test]
+async fn a_client_needs_five_commands() {
+    let server = RedisServer::start(&[]);
+    let store = store(&server).await;
+    let policy = every_kind();
+    store.publish(&Publication::new(NAMESPACE, &policy, "hash", 1, "host"), Occasion::Applied).await.unwrap();
+    let words =
+        ["ACL", "SETUSER", "asker", "on", ">any", "~test:*", "+fcall", "+get", "+time", "+set", "+del"];
+    server.run::<()>(&words);
+    let url = format!("unix:{}?user=asker&pass=any", server.socket().display());
+    let mut asker = redis::Client::open(url).unwrap().get_connection().unwrap();
+    redis::cmd("GET").arg("test:policy").query::<String>(&mut asker).unwrap();
+    for endpoint in policy.endpoints.iter().filter(|endpoint| endpoint.limits.len() == 1) {
+        let key = format!("test:{{tag}}:{}:subject", endpoint.limits[0].default.id());
+        let mut ask = redis::cmd("FCALL");
+        ask.arg("test_check").arg(1).arg(key).arg(&*endpoint.name).arg("").arg(1);
+        let answer: Vec<i64> = ask.query(&mut asker).unwrap();
+        assert_eq!((answer[0], answer.len()), (1, 8), "{}", endpoint.name);
+    }
+}

@@ -8,11 +8,16 @@
 )]
 
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use limiter_tests::stores::fresh;
 use limiter_tests::stores::redis_server::RedisServer;
+use limiter_tests::stores::{fresh, limit, single};
+use limiter_user::requests::limit::Algorithm;
+use limiter_user::requests::redis::{LinkState, RedisStore};
+use limiter_user::requests::store::{Mode, Store};
+use tokio::task::JoinSet;
 
 const PROCESSES: usize = 8;
 
@@ -58,6 +63,38 @@ fn eight_processes_share_one_limit_and_reading_before_writing_does_not() {
     }
     let racy: u64 = (0..5).map(|_| hammer(&server, "racy", ["fixed-window", "1000", day, "0"], 0)).sum();
     assert!(racy > 5000, "get-then-incr admitted {racy} of 5000: this test could not fail");
+}
+
+/// The numbers of `docs/algorithms.md`.
+#[tokio::test]
+async fn twenty_requests_at_once_against_a_limit_of_five() {
+    let server = RedisServer::start(&[]);
+    let mut clients: Vec<_> = (0..20).map(|_| server.connection()).collect();
+    // All read before the first writes: an order a burst of requests may take through any number of hosts.
+    let read =
+        |client: &mut redis::Connection| redis::cmd("GET").arg("racy").query::<Option<u32>>(client).unwrap();
+    let counts: Vec<u32> = clients.iter_mut().map(|client| read(client).unwrap_or(0)).collect();
+    let mut admitted = 0;
+    for (client, count) in clients.iter_mut().zip(counts) {
+        if count < 5 {
+            redis::cmd("INCR").arg("racy").query::<u32>(client).unwrap();
+            admitted += 1;
+        }
+    }
+    assert_eq!(admitted, 20);
+
+    let mut config = server.config();
+    config.deadline = Duration::from_secs(30);
+    let store = RedisStore::start(&config).unwrap();
+    store.watch().wait_for(|state| *state == LinkState::Up).await.unwrap();
+    let five = limit(Algorithm::SlidingWindowLog, 5, Duration::from_secs(900), None);
+    let decision = single(&five, fresh(), Mode::Consume, 1);
+    let mut burst = JoinSet::new();
+    for _ in 0..20 {
+        let (store, decision) = (Arc::clone(&store), decision.clone());
+        burst.spawn(async move { store.decide(&decision).await.unwrap().allowed });
+    }
+    assert_eq!(burst.join_all().await.into_iter().filter(|allowed| *allowed).count(), 5);
 }
 
 #[test]

@@ -124,7 +124,6 @@ async fn a_refusal_and_a_peek_write_nothing() {
         timed.ask(&single(&limit, subject, Mode::Peek, 1)).await.unwrap();
         assert!(!timed.server.run::<bool>(&["EXISTS", &key]), "{algorithm:?}: a peek made a key");
         timed.consume(&limit, subject, limit.burst()).await;
-        // Two of a log's three times are out of its window when it is full again: nobody trims them but a write.
         timed.pass(Duration::from_secs(1)).await;
         let before: (Vec<u8>, i64) =
             (timed.server.run(&["GET", &key]), timed.server.run(&["PEXPIRETIME", &key]));
@@ -134,6 +133,23 @@ async fn a_refusal_and_a_peek_write_nothing() {
             (timed.server.run(&["GET", &key]), timed.server.run(&["PEXPIRETIME", &key]));
         assert_eq!(before, after, "{algorithm:?}");
     }
+}
+
+#[tokio::test]
+async fn a_log_is_trimmed_only_by_a_write() {
+    let timed = Timed::start().await;
+    let (log, subject) = (limit(Algorithm::SlidingWindowLog, 3, MINUTE, None), fresh());
+    let length = |timed: &Timed| timed.server.run::<usize>(&["STRLEN", &timed.key(&log, &subject)]);
+    timed.consume(&log, subject, 1).await;
+    timed.pass(MINUTE / 2).await;
+    timed.consume(&log, subject, 2).await;
+    timed.pass(MINUTE / 2).await;
+    // The first of three times has left the window. A refusal and a peek leave it where it is.
+    assert!(!timed.consume(&log, subject, 2).await.allowed);
+    timed.ask(&single(&log, subject, Mode::Peek, 1)).await.unwrap();
+    assert_eq!(length(&timed), 3 * 8);
+    assert!(timed.consume(&log, subject, 1).await.allowed);
+    assert_eq!(length(&timed), 3 * 8);
 }
 
 #[tokio::test]

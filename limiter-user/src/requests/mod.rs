@@ -15,6 +15,7 @@ pub mod http;
 pub mod identity;
 pub mod key;
 pub mod limit;
+pub mod local_plans;
 pub mod matching;
 pub mod metrics;
 pub mod normalise;
