@@ -164,7 +164,12 @@ impl PlanCache {
     /// Writes a record for every host; `None` removes it.
     pub async fn set(&self, key: &KeyHash, record: Option<&PlanRecord>) -> Result<(), StoreError> {
         match &self.store {
-            Some(store) => store.set_plan(key, record).await,
+            Some(store) => {
+                store.set_plan(key, record).await?;
+                // There is a record now, whatever was heard before.
+                self.heard.store(false, Ordering::Release);
+                Ok(())
+            }
             None => Err(StoreError::Invalid("this store keeps no plans".to_owned())),
         }
     }
