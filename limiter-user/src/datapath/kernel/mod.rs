@@ -7,6 +7,7 @@ mod links;
 mod load;
 mod mapped;
 mod netlink;
+mod relax;
 mod sys;
 
 use std::fs;
@@ -264,6 +265,9 @@ impl Datapath for Kernel {
             sealed_bytes: sealed.len() as u64,
             ..image.tables.header
         };
+        // SAFETY: a live value; the slot in force is never written.
+        let before = unsafe { &(*self.policies.get(self.slot() as usize)).meters };
+        let relaxed = relax::relaxed(before, &image.tables.meters);
         let tables = self.policies.get(slot as usize);
         // SAFETY: inside the mapping, and no packet reads this slot: it has not been in force since before
         // the wait in `publish_image`.
@@ -272,6 +276,7 @@ impl Datapath for Kernel {
             (&raw mut (*tables).header).write(header);
         }
         self.active().store(slot, Ordering::SeqCst);
+        self.relax(&relaxed);
         Ok(())
     }
 
