@@ -11,10 +11,12 @@ use std::{
     fmt::Write as _,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
+    time::Duration,
 };
 
 use limiter_common::verdict::Outcome::{self, DropDefault, DropOver, DropRule, PassDefault, PassWithin};
 use limiter_tests::{
+    clock,
     frame::{IPV4, IPV6, UDP, V4, V6, ethernet, udp},
     kernel::Guard,
     stop::SetOnDrop,
@@ -117,4 +119,17 @@ fn a_changed_number_keeps_the_bucket() {
     // Renamed it is another limit.
     guard.publish(&limited("10/15m", 10).replace("limited", "renamed"));
     assert_eq!(passed_of(&guard, &frame, 20), 10);
+}
+
+#[test]
+fn relaxing_refuses_no_longer_than_the_new_numbers_would() {
+    let frame = ethernet(&[], IPV4, &V4::from("192.0.2.1").packet(UDP, &udp(1, 2, b"")));
+    // An empty bucket takes a quarter of an hour to fill.
+    let mut guard = Guard::with(&limited("10/15m", 10));
+    assert_eq!(passed_of(&guard, &frame, 20), 10);
+    // By the new numbers an empty one has room for the next packet within 1 ms, by the old ones within 90 s.
+    guard.publish(&limited("1k/s", 1000));
+    clock::wait_for("room in the bucket", Duration::from_secs(20), || {
+        (guard.judge(&frame).outcome == PassWithin).then_some(())
+    });
 }
