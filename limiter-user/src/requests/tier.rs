@@ -13,12 +13,13 @@ use super::embedded::EmbeddedStore;
 use super::engine::{Engine, Parts};
 use super::failure::{HEARTBEAT, Instances};
 use super::heartbeat::Heartbeat;
+use super::local_plans::LocalPlans;
 use super::metrics::RequestMetrics;
 use super::policy::RequestPolicy;
 use super::publish::{Occasion, Publication, Publisher, Standing};
 use super::redis::{LinkState, RedisStore};
 use super::serve::{Bound, ServeError};
-use super::store::{PlanStore, Store};
+use super::store::{PlanStore, Store, StoreError};
 
 /// Buckets for this host's share while Redis is away.
 const LOCAL_BUCKETS: usize = 1 << 18;
@@ -30,6 +31,8 @@ pub enum TierError {
     Setting(#[from] BadSetting),
     #[error("the settings of `[redis]` cannot be used: {0}")]
     Redis(#[from] super::redis::ConfigError),
+    #[error("cannot read the plans that were set on this host: {0}")]
+    Plans(StoreError),
     #[error(transparent)]
     Serve(#[from] ServeError),
 }
@@ -83,7 +86,8 @@ impl Tier {
         let (store, plans, redis): (Arc<dyn Store>, Option<Arc<dyn PlanStore>>, _) = match settings.store {
             StoreSettings::Embedded { buckets } => {
                 metrics.set_store_up(true);
-                (Arc::new(EmbeddedStore::new(buckets)), None, None)
+                let plans = LocalPlans::open(Some(state.join("plans.json"))).map_err(TierError::Plans)?;
+                (Arc::new(EmbeddedStore::new(buckets)), Some(Arc::new(plans)), None)
             }
             StoreSettings::Redis(config) => {
                 let store = RedisStore::start(&config)?;
@@ -126,6 +130,8 @@ impl Tier {
                 Arc::clone(&metrics),
             );
             tasks.push(tokio::spawn(look));
+        } else {
+            tasks.push(tokio::spawn(look_at_plans(Arc::clone(&engine))));
         }
         Ok(Self { engine, instances, metrics, redis, address, runtime: Handle::current(), tasks })
     }
@@ -229,6 +235,16 @@ impl Drop for Tier {
         for task in &self.tasks {
             task.abort();
         }
+    }
+}
+
+/// What `set-plan` and `revoke-key` wrote on a host without Redis.
+async fn look_at_plans(engine: Arc<Engine>) {
+    let mut ticks = tokio::time::interval(HEARTBEAT);
+    loop {
+        ticks.tick().await;
+        // Records in memory are always there.
+        let _ = engine.refresh_plans().await;
     }
 }
 
