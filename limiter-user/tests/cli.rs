@@ -206,7 +206,7 @@ fn ten_mistakes_are_reported_together() {
     fs::write(
         host.path("ten.toml"),
         r#"version = 2
-colour = "red"
+servces = {}
 
 [default]
 verdict = "maybe"

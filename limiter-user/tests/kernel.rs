@@ -2,112 +2,22 @@
 //! when the daemon goes.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests
 
+// suite: budget=240
+
+mod site;
+
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use limiter_tests::clock::wait_for;
 use limiter_tests::namespace::{GUARDED, GUARDED_V4, Pair};
-use serde_json::Value;
-
-const POLICY: &str = r#"version = 1
-
-[[rule]]
-name = "ping"
-to = ["icmp/echo-request", "icmpv6/echo-request"]
-limit = [ { per = "source", rate = "1/m", burst = 5 } ]
-"#;
-
-/// A daemon of its own: directory, pins, socket. Everything is removed when dropped.
-struct Site {
-    directory: tempfile::TempDir,
-    pin: PathBuf,
-    daemon: Option<Child>,
-}
-
-impl Site {
-    fn new(name: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        fs::write(directory.path().join("policy.toml"), POLICY).unwrap();
-        let pin = PathBuf::from(format!("/sys/fs/bpf/limiter-test-{}-{name}", std::process::id()));
-        Self { directory, pin, daemon: None }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    /// `command` runs limiterd, in some namespace, as some user.
-    fn configure(&self, command: &mut Command, interfaces: &str) {
-        command
-            .env_clear()
-            .env("LIMITER_INTERFACES", interfaces)
-            .env("LIMITER_POLICY", self.path("policy.toml"))
-            .env("LIMITER_PIN", &self.pin)
-            .env("LIMITER_STATE", self.path("state"))
-            .env("LIMITER_SOCKET", self.path("limiterd.sock"))
-            .env("LIMITER_METRICS", "")
-            .env("LIMITER_BUCKETS", "16384");
-    }
-
-    fn start(&mut self, pair: &Pair, interfaces: &str) {
-        let mut command = pair.guarded.command(env!("CARGO_BIN_EXE_limiterd"));
-        self.configure(&mut command, interfaces);
-        let log = fs::File::options().create(true).append(true).open(self.path("log")).unwrap();
-        let mut child = command.stderr(log).spawn().unwrap();
-        wait_for("limiterd to answer", Duration::from_secs(60), || {
-            if let Some(status) = child.try_wait().unwrap() {
-                panic!("limiterd ended ({status}): {}", fs::read_to_string(self.path("log")).unwrap());
-            }
-            self.ctl(&["history"]).status.success().then_some(())
-        });
-        self.daemon = Some(child);
-    }
-
-    fn end(&mut self, signal: &str) {
-        let mut daemon = self.daemon.take().unwrap();
-        let killed = Command::new("kill").args([signal, &daemon.id().to_string()]).status().unwrap();
-        assert!(killed.success());
-        daemon.wait().unwrap();
-    }
-
-    fn ctl(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_limiterctl"));
-        command.env_clear().env("LIMITER_SOCKET", self.path("limiterd.sock")).env("LIMITER_PIN", &self.pin);
-        command.args(arguments).output().unwrap()
-    }
-
-    fn json(&self, arguments: &[&str]) -> Value {
-        let output = self.ctl(&[&["-o", "json"], arguments].concat());
-        serde_json::from_slice(&output.stdout)
-            .unwrap_or_else(|_| panic!("{arguments:?}: {}", String::from_utf8_lossy(&output.stderr)))
-    }
-
-    /// Packets of the rule `ping`: passed, dropped.
-    fn pings(&self) -> (u64, u64) {
-        let stats = self.json(&["stats", "--rule", "ping"]);
-        let sum = |verdict: &str| {
-            let rows = stats["stats"].as_array().unwrap().iter();
-            rows.filter(|row| row["verdict"] == verdict).map(|row| row["packets"].as_u64().unwrap()).sum()
-        };
-        (sum("pass"), sum("drop"))
-    }
-}
-
-impl Drop for Site {
-    fn drop(&mut self) {
-        if let Some(mut daemon) = self.daemon.take() {
-            let _ = daemon.kill();
-            let _ = daemon.wait();
-        }
-        self.ctl(&["detach", "--direct", "--all"]);
-        let _ = fs::remove_dir(&self.pin);
-    }
-}
+use site::{PING_POLICY, Site};
 
 /// Sends that many pings, and counts the answers.
 fn ping(pair: &Pair, count: u32) -> u64 {
@@ -235,7 +145,7 @@ fn a_daemon_that_dies_leaves_its_guard_and_the_next_adopts_it() {
     let mut site = Site::new("adopt");
     site.start(&pair, GUARDED);
     assert_eq!(ping(&pair, 20), 5);
-    assert_eq!(site.pings(), (5, 15));
+    assert_eq!(site.counts("ping"), (5, 15));
     assert_eq!(
         site.json(&["set-policy", &site.path("policy.toml").display().to_string()])["unchanged"],
         true
@@ -246,7 +156,7 @@ fn a_daemon_that_dies_leaves_its_guard_and_the_next_adopts_it() {
         assert_eq!(ping(&pair, 20), 0, "nobody fills a bucket anew");
         expected += 20;
         site.start(&pair, GUARDED);
-        assert_eq!(site.pings(), (5, expected), "counters go on");
+        assert_eq!(site.counts("ping"), (5, expected), "counters go on");
     }
     let status = site.json(&["status"]);
     assert_eq!(status["policy"]["generation"], 1);
@@ -262,7 +172,7 @@ fn a_changed_number_keeps_the_bucket() {
     let mut site = Site::new("number");
     site.start(&pair, GUARDED);
     assert_eq!(ping(&pair, 20), 5);
-    fs::write(site.path("policy.toml"), POLICY.replace("burst = 5", "burst = 8")).unwrap();
+    fs::write(site.path("policy.toml"), PING_POLICY.replace("burst = 5", "burst = 8")).unwrap();
     assert_eq!(site.json(&["reload"])["generation"], 2);
     assert_eq!(ping(&pair, 20), 3, "five of eight are spent");
 }
@@ -319,4 +229,126 @@ fn an_interface_is_guarded_when_it_appears_comes_back_and_is_renamed() {
     pair.guarded.ip(&["link", "set", "wan0", "down"]);
     pair.guarded.ip(&["link", "set", "wan0", "name", GUARDED]);
     becomes(&site, &["guard0"]);
+}
+
+#[test]
+fn sighup_goes_back_to_the_file() {
+    let pair = Pair::addressed();
+    let mut site = Site::new("hangup");
+    site.start(&pair, GUARDED);
+    fs::write(site.path("policy.toml"), PING_POLICY.replace("burst = 5", "burst = 8")).unwrap();
+    site.signal("-HUP");
+    let generation = |wanted: u64| {
+        wait_for("the policy", Duration::from_secs(30), || {
+            (site.json(&["status"])["policy"]["generation"] == wanted).then_some(())
+        });
+    };
+    generation(2);
+    fs::write(site.path("policy.toml"), "version = 1\ncolour = 1\n").unwrap();
+    site.signal("-HUP");
+    wait_for("the refusal", Duration::from_secs(30), || {
+        (site.json(&["status"])["degraded"] == true).then_some(())
+    });
+    generation(2);
+    let log = fs::read_to_string(site.path("log")).unwrap();
+    assert!(log.contains("policy.toml:2:1: unknown key `colour`"), "{log}");
+}
+
+#[test]
+fn ready_is_told_once_everything_is_guarded_and_answers() {
+    let pair = Pair::addressed();
+    let mut site = Site::new("notify");
+    let socket = UnixDatagram::bind(site.path("notify")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    site.environment = vec![
+        ("NOTIFY_SOCKET".to_owned(), site.path("notify").display().to_string()),
+        ("WATCHDOG_USEC".to_owned(), "200000".to_owned()),
+    ];
+    site.spawn(&pair, GUARDED);
+    let receive = || {
+        let mut buffer = [0; 256];
+        let length = loop {
+            match socket.recv(&mut buffer) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                other => break other.unwrap(),
+            }
+        };
+        String::from_utf8_lossy(&buffer[..length]).trim().to_owned()
+    };
+    let mut told = receive();
+    while told == "WATCHDOG=1" {
+        told = receive();
+    }
+    assert_eq!(told, "READY=1");
+    assert_eq!(site.json(&["status"])["interfaces"][0]["name"], GUARDED);
+    assert_eq!(receive(), "WATCHDOG=1");
+    assert_eq!(receive(), "WATCHDOG=1");
+    site.signal("-TERM");
+    while told != "STOPPING=1" {
+        told = receive();
+    }
+}
+
+#[test]
+fn metrics_are_served_and_go_on_over_a_crash() {
+    let pair = Pair::addressed();
+    let mut site = Site::new("metrics");
+    pair.guarded.ip(&["link", "set", "lo", "up"]);
+    site.environment = vec![("LIMITER_METRICS".to_owned(), "127.0.0.1:9464".to_owned())];
+    site.start(&pair, GUARDED);
+    assert_eq!(ping(&pair, 20), 5);
+    let get = |path: &str| {
+        pair.guarded.run(|| {
+            let mut stream = TcpStream::connect("127.0.0.1:9464").unwrap();
+            write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            text
+        })
+    };
+    let drops = r#"limiter_packets_total{rule="ping",reason="over",verdict="drop",family="ipv4"} 15"#;
+    let page = get("/metrics");
+    assert!(page.contains("application/openmetrics-text"), "{page}");
+    assert!(page.lines().any(|line| line == drops), "{page}");
+    assert!(get("/").starts_with("HTTP/1.1 404"));
+    site.end("-KILL");
+    site.start(&pair, GUARDED);
+    assert!(get("/metrics").lines().any(|line| line == drops));
+}
+
+#[test]
+fn a_full_disk_is_a_warning_and_never_a_gap() {
+    let pair = Pair::addressed();
+    let mut site = Site::new("disk");
+    let state = site.path("state");
+    fs::create_dir(&state).unwrap();
+    let mount = |arguments: &[&str]| {
+        assert!(Command::new(arguments[0]).args(&arguments[1..]).arg(&state).status().unwrap().success());
+    };
+    mount(&["mount", "-t", "tmpfs", "-o", "size=64k", "none"]);
+    // Whatever happens below, the directory can be removed again.
+    struct Mounted(std::path::PathBuf);
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+        }
+    }
+    let _mounted = Mounted(state.clone());
+    site.start(&pair, GUARDED);
+    assert_eq!(ping(&pair, 10), 5);
+    let mut filler = fs::File::create(state.join("filler")).unwrap();
+    while filler.write_all(&[0; 512]).is_ok() {}
+    fs::write(site.path("policy.toml"), PING_POLICY.replace("burst = 5", "burst = 8")).unwrap();
+    let answer = site.json(&["set-policy", &site.path("policy.toml").display().to_string()]);
+    assert_eq!(answer["applied"], true);
+    let status = site.json(&["status"]);
+    assert_eq!(status["degraded"], false);
+    let warnings = status["warnings"].to_string();
+    assert!(warnings.contains("cannot write") && warnings.contains("no space left"), "{warnings}");
+    assert_eq!(ping(&pair, 10), 3, "the new burst is in force, the bucket is kept");
+    site.end("-KILL");
+    assert_eq!(ping(&pair, 10), 0);
+    site.start(&pair, GUARDED);
+    assert_eq!(site.json(&["status"])["policy"]["generation"], 2, "the kernel keeps what the disk cannot");
+    assert_eq!(site.json(&["rollback-policy"])["applied"], true, "what was on disk before is still there");
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::refusal::words;
 use crate::datapath::Mode;
+use crate::policy::suggest::nearest;
 use crate::requests::config::{RedisLayer, RequestsLayer, StoreKind};
 
 /// Where the file is looked for when none is named.
@@ -256,9 +257,21 @@ fn parse(path: &Path, text: &str) -> Result<Layer, SettingsError> {
         SettingsError::Mistake {
             path: path.to_owned(),
             position: position.unwrap_or_default(),
-            message: error.message().lines().next().unwrap_or("not TOML").to_owned(),
+            message: plain(error.message()),
         }
     })
+}
+
+/// The parser's words, made ours: it lists every key there is for one that is not.
+fn plain(message: &str) -> String {
+    let message = message.lines().next().unwrap_or("not TOML");
+    let Some(rest) = message.strip_prefix("unknown field ") else { return message.to_owned() };
+    let mut words = rest.split('`').skip(1).step_by(2);
+    let unknown = words.next().unwrap_or_default();
+    match nearest(unknown, words) {
+        Some(known) => format!("unknown key `{unknown}`: did you mean `{known}`?"),
+        None => format!("unknown key `{unknown}`"),
+    }
 }
 
 /// What `--print-default-config` prints: every key, its default and its meaning.
@@ -294,8 +307,11 @@ mod tests {
     fn mistakes_have_a_position() {
         assert_eq!(
             read("mode = \"auto\"\n  colour = 1\n").unwrap_err(),
-            "limiterd.toml:2:3: unknown field `colour`, expected one of `interfaces`, `mode`, `policy`, `pin`, \
-             `state`, `socket`, `admin-group`, `metrics`, `buckets`, `on-exit`, `reload-on-change`, `redis`, `requests`"
+            "limiterd.toml:2:3: unknown key `colour`"
+        );
+        assert_eq!(
+            read("admingroup = \"wheel\"").unwrap_err(),
+            "limiterd.toml:1:1: unknown key `admingroup`: did you mean `admin-group`?"
         );
         assert_eq!(
             read("mode = \"fast\"").unwrap_err(),

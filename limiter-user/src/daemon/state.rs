@@ -6,11 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::refusal::words;
 use super::sealed::Sealed;
 use crate::datapath::Mode;
 
@@ -60,8 +62,8 @@ impl StateDirectory {
             trouble: None,
         };
         let policies = state.policies();
-        if let Err(error) = fs::create_dir_all(&policies) {
-            state.note("create", &policies, &error);
+        if let Err(error) = make_directory(&policies) {
+            state.note("create", &policies, &words(&error));
         }
         state.by_hand = state.read_json(&state.by_hand_file()).unwrap_or_default();
         let mut files: Vec<PathBuf> = match fs::read_dir(&policies) {
@@ -159,17 +161,17 @@ impl StateDirectory {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(error) => {
-                self.note("read", path, &error);
+                self.note("read", path, &words(&error));
                 return None;
             }
         };
-        serde_json::from_slice(&bytes).map_err(|error| self.note("read", path, &error)).ok()
+        serde_json::from_slice(&bytes).map_err(|error| self.note("read", path, &error.to_string())).ok()
     }
 
     fn write_json(&mut self, path: &Path, value: &impl Serialize) -> bool {
         let result = serde_json::to_vec(value).map_err(io::Error::other).and_then(|bytes| {
             if let Some(parent) = path.parent() {
-                fs::create_dir_all(parent)?;
+                make_directory(parent)?;
             }
             replace(path, &bytes)
         });
@@ -179,13 +181,13 @@ impl StateDirectory {
                 true
             }
             Err(error) => {
-                self.note("write", path, &error);
+                self.note("write", path, &words(&error));
                 false
             }
         }
     }
 
-    fn note(&mut self, verb: &str, path: &Path, error: &dyn std::fmt::Display) {
+    fn note(&mut self, verb: &str, path: &Path, error: &str) {
         let trouble = format!("cannot {verb} `{}`: {error}", path.display());
         tracing::warn!(trouble, "state directory");
         self.trouble = Some(trouble);
@@ -204,6 +206,11 @@ impl Entry {
             kept,
         }
     }
+}
+
+/// For its owner alone: a policy says whom this host trusts.
+fn make_directory(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 /// Replaces a file whole: after a crash it is the old or the new one.
