@@ -2,7 +2,7 @@
 //! runs. Each suite is timed beside its budget; the budgets together keep a cold run within what CI allows.
 //!
 //! The test binaries are found, not listed: a new file in a package's `tests` is a new suite. A file may say how it
-//! wants to be run in one line near its top, `// suite: budget=300 threads=2`; else it has two minutes and one
+//! wants to be run in one line near its top, `// suite: budget=300 threads=2`; else it has one minute and one
 //! thread.
 
 use std::fs;
@@ -40,10 +40,11 @@ struct Outcome {
     failure: Option<String>,
 }
 
-const DEFAULT_BUDGET: u64 = 120;
+const DEFAULT_BUDGET: u64 = 60;
 const DEFAULT_THREADS: u64 = 1;
-/// A suite that takes this many times its budget hangs.
+/// A suite that takes this many times its budget, and this long, hangs.
 const HANG: u32 = 5;
+const HANG_FLOOR: Duration = Duration::from_secs(900);
 
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mut suites = all()?;
@@ -57,9 +58,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         suites.retain(|suite| arguments.suites.contains(&suite.name));
     }
     if arguments.list {
-        for suite in suites {
+        for suite in &suites {
             println!("{:<24} {:>5} s", suite.name, suite.budget.as_secs());
         }
+        let total: u64 = suites.iter().map(|suite| suite.budget.as_secs()).sum();
+        println!("{:<24} {total:>5} s", "in all");
         return Ok(());
     }
     setup::run()?;
@@ -168,7 +171,7 @@ fn execute(mut suite: Suite) -> Result<Outcome> {
     // A snapshot that differs is a failure, and no file beside the sources.
     suite.command.env("INSTA_UPDATE", "no");
     let counter = thread::spawn(move || relay(BufReader::new(reader)));
-    let ended = steps::watch(&suite.name, &mut suite.command, Some(suite.budget * HANG));
+    let ended = steps::watch(&suite.name, &mut suite.command, Some(HANG_FLOOR.max(suite.budget * HANG)));
     // The command holds the writing end; without it the reader would wait for ever.
     drop(suite.command);
     let tests = counter.join().unwrap_or_default();
@@ -231,7 +234,7 @@ mod tests {
     #[test]
     fn a_file_says_how_it_is_run() {
         assert_eq!(wishes("//! A test.\n// suite: budget=300 threads=2\nfn x() {}").unwrap(), (300, 2));
-        assert_eq!(wishes("//! A test.\n").unwrap(), (120, 1));
+        assert_eq!(wishes("//! A test.\n").unwrap(), (60, 1));
         assert!(wishes("// suite: treads=2").is_err());
     }
 
