@@ -1,5 +1,11 @@
 //! The request tier as `limiterd` runs it, without a packet tier and without any capability: two daemons, one
 //! Redis, and `limiterctl`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test stops at once where its set-up fails"
+)]
 
 use std::fs;
 use std::io::{Read, Write};
@@ -129,8 +135,10 @@ fn exchange(mut stream: impl Read + Write, question: &str) -> String {
 
 fn field(answer: &str, name: &str) -> String {
     let lines = answer.lines().filter_map(|line| line.split_once(':'));
-    let value = lines.filter(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim());
-    value.last().unwrap_or("").to_owned()
+    let mut value =
+        lines.filter(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim());
+
+    value.next_back().unwrap_or("").to_owned()
 }
 
 struct Redis {

@@ -34,14 +34,8 @@ fn tier(api: &Api) -> Result<Arc<Tier>, No> {
 }
 
 fn store_failed(error: &StoreError) -> No {
-    let (status, hint) = match error {
-        StoreError::Invalid(_) => (
-            StatusCode::CONFLICT,
-            "plans set at run time are kept in Redis; with the embedded store use the keys file",
-        ),
-        _ => (StatusCode::SERVICE_UNAVAILABLE, "`limiterctl status` says how the store is"),
-    };
-    No::new(status, error.to_string(), hint)
+    let hint = "`limiterctl status` says how the store is";
+    No::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string(), hint)
 }
 
 async fn body<T: serde::de::DeserializeOwned>(request: Request, shape: &str) -> Result<T, No> {

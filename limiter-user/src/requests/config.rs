@@ -242,6 +242,8 @@ fn bad(message: impl Into<String>, hint: impl Into<String>) -> BadSetting {
 pub struct TierSettings {
     pub store: StoreSettings,
     pub secret: Secret,
+    /// It is the same after a restart, and so are the hashes of keys.
+    pub secret_is_kept: bool,
     pub http: Option<Listen>,
 }
 
@@ -343,7 +345,8 @@ pub fn resolve(redis: &RedisLayer, requests: &RequestsLayer) -> Result<Option<Ti
         StoreKind::Redis => StoreSettings::Redis(Box::new(redis_config(redis, &secret)?)),
     };
     let http = requests.http.as_deref().map(|text| listen(text, requests)).transpose()?;
-    Ok(Some(TierSettings { store, secret, http }))
+    let secret_is_kept = requests.secret_file.is_some();
+    Ok(Some(TierSettings { store, secret, secret_is_kept, http }))
 }
 
 /// Buckets in this process need no secret that outlives it.

@@ -307,3 +307,15 @@ fn a_keys_file_is_checked_line_by_line() {
     let mistakes = policy::check(&bundle).unwrap_err();
     assert_eq!(mistakes[0].to_string(), "bad.csv:2:1: a plan's name is of letters, digits, `-`, `_` and `.`");
 }
+
+#[test]
+fn the_policy_of_the_documentation_is_valid() {
+    let page = include_str!("../../../docs/requests.md");
+    let blocks = page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let policies: Vec<_> = blocks.filter(|block| block.starts_with("version = 1")).collect();
+    assert_eq!(policies.len(), 1);
+    let warnings = said(policies[0]);
+    // The login example shares nothing between its limits, which the page explains.
+    assert!(warnings.iter().all(|line| line.contains("one shard of a cluster")), "{warnings:#?}");
+    assert_eq!(policy(policies[0]).endpoints.len(), 2);
+}

@@ -31,10 +31,10 @@ pub enum TierError {
     Setting(#[from] BadSetting),
     #[error("the settings of `[redis]` cannot be used: {0}")]
     Redis(#[from] super::redis::ConfigError),
-    #[error("cannot read the plans that were set on this host: {0}")]
-    Plans(StoreError),
     #[error(transparent)]
     Serve(#[from] ServeError),
+    #[error("the plans of this host cannot be read: {0}")]
+    Plans(#[from] StoreError),
 }
 
 /// What `status` says of the store.
@@ -83,11 +83,13 @@ impl Tier {
     pub async fn start(settings: TierSettings, state: &Path) -> Result<Self, TierError> {
         let metrics = Arc::new(RequestMetrics::default());
         let instances = Arc::new(Instances::new(Some(state.join("instances"))));
-        let (store, plans, redis): (Arc<dyn Store>, Option<Arc<dyn PlanStore>>, _) = match settings.store {
+        let (store, plans, redis): (Arc<dyn Store>, Arc<dyn PlanStore>, _) = match settings.store {
             StoreSettings::Embedded { buckets } => {
                 metrics.set_store_up(true);
-                let plans = LocalPlans::open(Some(state.join("plans.json"))).map_err(TierError::Plans)?;
-                (Arc::new(EmbeddedStore::new(buckets)), Some(Arc::new(plans)), None)
+                // Under another secret the hashes of a file would name nobody.
+                let file = settings.secret_is_kept.then(|| state.join("plans.json"));
+                let plans = LocalPlans::open(file)?;
+                (Arc::new(EmbeddedStore::new(buckets)), Arc::new(plans), None)
             }
             StoreSettings::Redis(config) => {
                 let store = RedisStore::start(&config)?;
@@ -103,12 +105,12 @@ impl Tier {
                     store: Arc::clone(&store),
                     host,
                 };
-                (Arc::<RedisStore>::clone(&store), Some(store), Some(shared))
+                (Arc::<RedisStore>::clone(&store), store, Some(shared))
             }
         };
         let engine = Arc::new(Engine::new(Parts {
             store,
-            plans,
+            plans: Some(plans),
             local: Arc::new(EmbeddedStore::new(LOCAL_BUCKETS)),
             secret: settings.secret,
             instances: Arc::clone(&instances),
@@ -121,17 +123,15 @@ impl Tier {
             address = bound.address();
             tasks.push(tokio::spawn(bound.serve(Arc::clone(&engine))));
         }
+        tasks.push(tokio::spawn(look_at_plans(Arc::clone(&engine))));
         if let Some(shared) = &redis {
-            let look = look(
-                Arc::clone(&engine),
+            let look = look_at_store(
                 Arc::clone(&shared.store),
                 Arc::clone(&shared.publisher),
                 Arc::clone(&instances),
                 Arc::clone(&metrics),
             );
             tasks.push(tokio::spawn(look));
-        } else {
-            tasks.push(tokio::spawn(look_at_plans(Arc::clone(&engine))));
         }
         Ok(Self { engine, instances, metrics, redis, address, runtime: Handle::current(), tasks })
     }
@@ -238,26 +238,15 @@ impl Drop for Tier {
     }
 }
 
-/// What `set-plan` and `revoke-key` wrote on a host without Redis.
-async fn look_at_plans(engine: Arc<Engine>) {
-    let mut ticks = tokio::time::interval(HEARTBEAT);
-    loop {
-        ticks.tick().await;
-        // Records in memory are always there.
-        let _ = engine.refresh_plans().await;
-    }
-}
-
-/// Every two seconds: which plans changed, and how the store is.
-async fn look(
-    engine: Arc<Engine>,
-    store: Arc<RedisStore>,
-    publisher: Arc<Publisher>,
-    instances: Arc<Instances>,
-    metrics: Arc<RequestMetrics>,
-) {
+fn every_heartbeat() -> tokio::time::Interval {
     let mut ticks = tokio::time::interval(HEARTBEAT);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    ticks
+}
+
+/// Which plans changed.
+async fn look_at_plans(engine: Arc<Engine>) {
+    let mut ticks = every_heartbeat();
     loop {
         ticks.tick().await;
         match engine.refresh_plans().await {
@@ -265,6 +254,19 @@ async fn look(
             Ok(false) => {}
             Err(reason) => tracing::debug!(%reason, "plan changes not read"),
         }
+    }
+}
+
+/// How the store is.
+async fn look_at_store(
+    store: Arc<RedisStore>,
+    publisher: Arc<Publisher>,
+    instances: Arc<Instances>,
+    metrics: Arc<RequestMetrics>,
+) {
+    let mut ticks = every_heartbeat();
+    loop {
+        ticks.tick().await;
         metrics.set_store_up(matches!(&*store.watch().borrow(), LinkState::Up));
         metrics.set_conflict(matches!(publisher.standing(), Standing::Conflict { .. }));
         metrics.set_instances(instances.known().map_or(0, |known| known.get()));
