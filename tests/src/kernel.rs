@@ -14,7 +14,7 @@ use std::{
 use aya::{
     Ebpf,
     maps::{Array, Map, MapData},
-    programs::{TestRun as _, TestRunOptions, Xdp},
+    programs::{TestRun as _, TestRunOptions, Xdp, XdpMode},
 };
 use limiter_common::{
     abi::{Counter, Geometry, PolicyTables, Row},
@@ -27,7 +27,7 @@ use limiter_user::{
 
 use crate::{
     clock::Moment,
-    namespace::{GUARDED, Pair},
+    namespace::{GUARDED, Namespace, Pair},
 };
 
 /// Ways of the table when a test does not say: room for limits that take a quarter of an hour to fill.
@@ -103,16 +103,32 @@ pub struct Judged {
 
 /// Runs frames through the probe. Clones run on as many threads as one likes.
 #[derive(Clone)]
-pub struct Runner(Arc<Ebpf>);
+pub struct Runner(Arc<Probe>);
+
+struct Probe {
+    ebpf: Ebpf,
+    /// See [`Runner::load`].
+    _idle: Namespace,
+}
 
 impl Runner {
-    /// Loads the probe's judgement on the maps of a guard.
+    /// Loads the probe's judgement on the maps of a guard, and attaches it where no packet ever comes.
+    ///
+    /// A test run of several repeats enters its program into the kernel's XDP dispatcher and takes it out again,
+    /// and waits tens of milliseconds for each (Linux 5.6). A program that is attached is there already.
     fn load(options: &Options) -> Self {
-        Self(Arc::new(load_probe(options, JUDGEMENT)))
+        let idle = Namespace::empty();
+        let mut ebpf = load_probe(options, JUDGEMENT);
+        idle.run(|| {
+            let program = ebpf.program_mut(JUDGEMENT).expect("it was just loaded");
+            let program: &mut Xdp = program.try_into().expect("an XDP program");
+            program.attach("lo", XdpMode::Skb).expect("the loopback interface takes the probe");
+        });
+        Self(Arc::new(Probe { ebpf, _idle: idle }))
     }
 
     fn test_run(&self, frame: &[u8], repeat: u32) -> u32 {
-        test_run(&self.0, JUDGEMENT, frame, repeat)
+        test_run(&self.0.ebpf, JUDGEMENT, frame, repeat)
     }
 
     /// What was decided of the frame.

@@ -33,6 +33,11 @@ pub struct Namespace {
 }
 
 impl Namespace {
+    /// With nothing in it but a loopback interface, down.
+    pub fn empty() -> Self {
+        Self::create("e")
+    }
+
     fn create(suffix: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

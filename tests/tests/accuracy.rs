@@ -56,11 +56,12 @@ const fn bytes(
     Limit { rate, per_second, burst, burst_units, bytes: Some(size) }
 }
 
-/// Bursts of a second, but where that is few packets; then two that need the precise clock.
+/// Bursts of a second, longer where that is few packets, shorter where it is many; then two that need the precise
+/// clock.
 const LIMITS: [Limit; 9] = [
     packets("10/s", 10.0, "100", 100.0),
     packets("1k/s", 1e3, "1000", 1e3),
-    packets("1M/s", 1e6, "1000000", 1e6),
+    packets("1M/s", 1e6, "250000", 2.5e5),
     bytes("1 kB/s", 1e3, "\"20 kB\"", 2e4, 100),
     bytes("1 MB/s", 1e6, "\"1 MB\"", 1e6, 500),
     bytes("1 Gbit/s", 1.25e8, "\"125 MB\"", 1.25e8, 1500),
@@ -85,6 +86,12 @@ impl Limit {
     /// Whether the burst is below what the lower promise asks for at a tick of 4 ms.
     fn is_small(&self) -> bool {
         self.burst_units < 8.0 * self.per_second * 0.004
+    }
+
+    /// Whether a machine that is busy with other things may be unable to offer it on two CPUs at once. The upper
+    /// bound is asked all the same.
+    fn is_fast(&self) -> bool {
+        self.per_second / self.unit() >= 1e6
     }
 
     fn name(&self) -> String {
@@ -119,7 +126,7 @@ struct Run {
     end: Moment,
     /// Between the end of the first batch and the start of the last.
     inside: Duration,
-    /// The longest pause between two batches.
+    /// The longest time a packet may have waited for the one before it.
     spacing: Duration,
     /// What the lag of the coarse clock differed by.
     spread: Duration,
@@ -127,41 +134,37 @@ struct Run {
     offered: f64,
 }
 
-/// Most packets of one batch: a few ms of work.
-const BATCH: f64 = 20_000.0;
+/// Most packets of one batch: a millisecond's work.
+const BATCH: f64 = 2_000.0;
 
-/// Offers the whole burst at once and then `ratio` times the rate, for `time`.
+/// Offers the whole burst at once and then `ratio` times the rate, for `time`. Where the machine cannot offer that
+/// much it offers all it can: what counts is said by the [`Run`].
 fn offer(runner: &Runner, limit: &Limit, frame: &[u8], ratio: f64, time: Duration) -> Run {
     let unit = limit.unit();
     let begin = Moment::now();
     let (mut least_lag, mut most_lag) = (begin.lag(), begin.lag());
     let mut first_end = None;
-    let mut last_end = begin.precise;
-    let (mut last_start, mut spacing, mut offered) = (begin.precise, 0, 0.0);
+    let (mut last_start, mut last_end) = (begin.precise, begin.precise);
+    let (mut spacing, mut offered) = (0, 0.0);
     loop {
         let now = Moment::now();
         (least_lag, most_lag) = (least_lag.min(now.lag()), most_lag.max(now.lag()));
         let elapsed = begin.to(now);
-        if elapsed >= time && first_end.is_some() {
+        if elapsed >= time {
             break;
         }
-        let due =
-            ((limit.burst_units + ratio * limit.per_second * elapsed.as_secs_f64() - offered) / unit).floor();
+        let due = (limit.burst_units + ratio * limit.per_second * elapsed.as_secs_f64() - offered) / unit;
         if due < 1.0 {
             continue;
         }
-        let batch = due.min(BATCH);
-        last_start = now.precise;
-        if first_end.is_some() {
-            spacing = spacing.max(now.precise - last_end);
-        }
+        let batch = due.floor().min(BATCH);
         runner.repeat(frame, batch as u32);
         offered += batch * unit;
-        last_end = clock::precise();
-        // The first batch is all of the burst.
-        if offered >= limit.burst_units - unit {
-            first_end.get_or_insert(last_end);
-        }
+        // A pause may lie between two batches or, unseen, within one.
+        let end = clock::precise();
+        spacing = spacing.max(end - last_end);
+        (last_start, last_end) = (now.precise, end);
+        first_end.get_or_insert(end);
     }
     let end = Moment::now();
     (least_lag, most_lag) = (least_lag.min(end.lag()), most_lag.max(end.lag()));
@@ -288,7 +291,7 @@ fn two_keys_in_one_set_do_not_disturb_each_other() {
                 if enough(&guard, &limit, run) {
                     let least = 0.98 * bound(&limit, run.inside);
                     assert!(admitted >= least, "{name}, `{rule}`: {admitted} admitted of at least {least}");
-                } else if !limit.is_small() {
+                } else if !limit.is_small() && !limit.is_fast() {
                     judged = false;
                 }
             }

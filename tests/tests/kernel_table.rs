@@ -699,7 +699,7 @@ fn the_link_has_its_own_budgets() {
         [(&arp, 10_000.0, PassLink, DropLinkOver), (&dhcp, 1_000.0, PassLinkSpared, DropDefault)]
     {
         let guard = Guard::with(policy);
-        let offered = 40_000;
+        let offered = 200_000;
         let (before, after) = guard.repeat(frame, offered);
         // Both budgets are kept by the coarse clock, whose spread is a stated slack: it reads no time outside of this.
         let interval = (after.coarse - before.coarse) as f64 / 1e9;
@@ -708,6 +708,7 @@ fn the_link_has_its_own_budgets() {
         assert_eq!(passed + dropped, u64::from(offered), "{pass:?}: every packet is one or the other");
         let bound = rate + rate * interval;
         assert!(passed as f64 <= bound, "{pass:?}: {passed} passed of at most {bound}");
+        assert!(dropped > 0, "{pass:?}: {offered} were offered in {interval} s, and none was too many");
         assert!(passed as f64 >= rate, "{pass:?}: {passed} passed of a burst of {rate}");
         // Nothing else may take from it: another source's packet of the other kind still passes.
         let (other, outcome) = if pass == PassLink { (&dhcp, PassLinkSpared) } else { (&arp, PassLink) };
