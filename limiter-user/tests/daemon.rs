@@ -54,6 +54,16 @@ fn a_file_that_changed_while_the_daemon_was_away_is_applied() {
 }
 
 #[test]
+fn a_file_that_was_set_by_hand_is_not_applied_again_over_what_followed() {
+    let mut host = Host::started(&["eth0"], &policy(50));
+    host.write_policy(&policy(60));
+    assert_eq!(host.put_policy("", &policy(60)).0, 200);
+    assert_eq!(host.put_policy("", &policy(70)).0, 200);
+    host.restart();
+    assert_eq!(host.in_force(), policy(70));
+}
+
+#[test]
 fn a_bad_policy_changes_nothing() {
     let host = Host::started(&["eth0"], &policy(50));
     let (code, answer) = host.put_policy("", BAD);

@@ -2,9 +2,11 @@
 
 pub mod api;
 pub mod client;
+mod listen;
 mod peer;
 pub mod request_api;
 mod request_routes;
 pub mod server;
 
+pub use listen::Socket;
 pub use peer::Peer;

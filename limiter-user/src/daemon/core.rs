@@ -28,8 +28,8 @@ pub const BUILT_IN_BY: &str = "built in";
 pub enum Origin {
     /// The file of the settings: at start, by `reload`, by SIGHUP, by a change of the file.
     File { by: String },
-    /// Sent over the socket.
-    Sent { by: String },
+    /// Sent over the socket. `is_file`: it is what the policy file holds, hence as good as read from it.
+    Sent { by: String, is_file: bool },
     /// Brought back from the state directory.
     Rollback { by: String, generation: u64 },
 }
@@ -137,11 +137,11 @@ impl Core {
             return Ok(answer);
         }
         let (applied_by, restores) = match origin {
-            Origin::File { by } | Origin::Sent { by } => (by.clone(), None),
+            Origin::File { by } | Origin::Sent { by, .. } => (by.clone(), None),
             Origin::Rollback { by, generation } => (by.clone(), Some(*generation)),
         };
         let file_hash = match origin {
-            Origin::File { .. } => Some(hash.clone()),
+            Origin::File { .. } | Origin::Sent { is_file: true, .. } => Some(hash.clone()),
             _ => before.as_ref().and_then(|before| before.file_hash.clone()),
         };
         let sealed = Arc::new(Sealed {
@@ -307,7 +307,7 @@ impl Core {
         let bundle = Bundle::from_text("policy.toml", BUILT_IN);
         let basis = self.basis();
         let prepared = prepare::prepare(bundle, &basis, Demands::default())?;
-        self.commit(prepared, &basis, &Origin::Sent { by: BUILT_IN_BY.to_owned() })?;
+        self.commit(prepared, &basis, &Origin::Sent { by: BUILT_IN_BY.to_owned(), is_file: false })?;
         Ok(())
     }
 

@@ -89,7 +89,13 @@ impl Daemon {
 
     /// Checks a policy and puts it in force. `by` is who asked.
     pub fn set_policy(&self, bundle: Bundle, wish: &Wish, by: String) -> Result<SetPolicy, Refusal> {
-        self.change(bundle, wish, &Origin::Sent { by })
+        let is_file =
+            !wish.dry_run && read_file(&self.settings.policy).is_ok_and(|file| file.hash() == bundle.hash());
+        let answer = self.change(bundle, wish, &Origin::Sent { by, is_file })?;
+        if is_file {
+            self.core().accept_file();
+        }
+        Ok(answer)
     }
 
     /// Back to the policy file.

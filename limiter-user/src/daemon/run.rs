@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 
 use super::settings::OnExit;
 use super::{Daemon, Kind, Refusal, Settings, links, words};
-use crate::control::server::{self, Socket};
+use crate::control::{Socket, server};
 use crate::datapath::Datapath;
 use crate::metrics;
 use crate::requests::config;

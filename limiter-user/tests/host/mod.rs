@@ -11,7 +11,8 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use limiter_user::control::server::{Socket, serve};
+use limiter_user::control::Socket;
+use limiter_user::control::server::serve;
 use limiter_user::daemon::{Daemon, Settings};
 use limiter_user::datapath::{Datapath, Twin};
 use serde_json::{Value, json};
