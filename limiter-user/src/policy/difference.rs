@@ -9,6 +9,7 @@ use super::{
     model::{Action, Defaults, Limit, Policy, Rule, Set, Traffic},
     suggest::listed,
 };
+use crate::requests::policy_difference;
 
 /// What happened to something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -44,7 +45,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// What changes from `old` to `new`: the default, sets, services, limits, then rules, by name.
+/// What changes from `old` to `new`: the default, sets, services, limits, then rules, by name, then what is said of requests.
 pub fn difference(old: &Policy, new: &Policy) -> Vec<Change> {
     let mut changes = Changes(Vec::new());
     changes.of_default(&old.default, &new.default);
@@ -76,6 +77,7 @@ pub fn difference(old: &Policy, new: &Policy) -> Vec<Change> {
     );
     changes.by_name("rule", &old.rules, &new.rules, |rule| &rule.name, summary, rule_changes);
     changes.of_order(&old.rules, &new.rules);
+    changes.0.extend(policy_difference::difference(&old.requests, &new.requests));
     changes.0
 }
 

@@ -22,6 +22,7 @@ pub mod normalise;
 pub mod outcome;
 pub mod plans;
 pub mod policy;
+pub(crate) mod policy_difference;
 mod policy_limits;
 pub(crate) mod policy_read;
 mod policy_warnings;
@@ -38,3 +39,6 @@ pub mod tower;
 mod engine_tests;
 #[cfg(test)]
 mod policy_tests;
+
+#[cfg(test)]
+mod tower_tests;
