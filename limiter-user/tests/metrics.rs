@@ -9,6 +9,9 @@ use host::{Host, policy};
 use limiter_common::abi::{Counter, FAMILIES};
 use limiter_common::verdict::{OUTCOMES, Outcome};
 use limiter_user::metrics;
+use limiter_user::requests::metrics::RequestMetrics;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 
 /// A host with everything a page can show.
 fn host() -> Host {
@@ -86,6 +89,15 @@ fn every_metric_is_documented_and_every_documented_metric_exists() {
     let host = host();
     let page = metrics::render(host.daemon.as_ref().unwrap()).unwrap();
     assert_eq!(described(&page), documented(false));
+}
+
+#[test]
+fn every_metric_of_requests_is_documented() {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(RequestMetrics::default()));
+    let mut page = String::new();
+    encode(&mut page, &registry).unwrap();
+    assert_eq!(described(&page), documented(true));
 }
 
 #[test]
