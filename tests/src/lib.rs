@@ -6,6 +6,7 @@
     reason = "a test harness stops at once where its set-up fails"
 )]
 
+pub mod bench;
 pub mod clock;
 pub mod corpus;
 pub mod frame;
