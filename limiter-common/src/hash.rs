@@ -49,7 +49,7 @@ pub fn network<K: Keys>(keys: K, high: u64, low: u64) -> u64 {
 #[inline(always)]
 pub fn tag(network_hash: u64, meter_id: u32) -> u64 {
     let spread = u64::from(meter_id).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let tag = round(round(network_hash ^ spread));
+    let tag = round(network_hash ^ spread);
     if tag == 0 { 1 } else { tag }
 }
 

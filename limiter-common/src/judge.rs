@@ -59,6 +59,12 @@ pub trait Engine: Keys {
         set_class(self, tables, packet)
     }
 
+    /// See [`limit`].
+    #[inline(always)]
+    fn limit(self, tables: &PolicyTables, packet: &Packet, rule: u16) -> Limited {
+        limit(self, tables, packet, rule)
+    }
+
     /// See [`look`].
     #[inline(always)]
     fn look(self, tables: &PolicyTables, packet: &Packet, now: u64, meter: u16) -> Answer {
@@ -221,9 +227,9 @@ impl Ruling {
     }
 }
 
-/// Judges one packet.
+/// Judges one packet. A source carried in IPv6 is made the IPv4 source it is.
 #[inline(always)]
-pub fn judge<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet) -> Ruling {
+pub fn judge<E: Engine>(engine: E, tables: &PolicyTables, packet: &mut Packet) -> Ruling {
     match packet.shape {
         Shape::NonIp => Ruling::by(0, Outcome::PassNonIp),
         Shape::Malformed if tables.header.flags & MALFORMED_PASSES != 0 => {
@@ -245,27 +251,43 @@ fn spend<E: Engine>(engine: E, place: usize, rate: &Rate) -> bool {
 }
 
 #[inline(always)]
-fn judge_ip<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet) -> Ruling {
-    let packet = carried_source(tables, packet);
-    let class = if tables.header.flags & HAS_SETS == 0 { 0 } else { engine.set_class(tables, &packet) };
+fn judge_ip<E: Engine>(engine: E, tables: &PolicyTables, packet: &mut Packet) -> Ruling {
+    if packet.family == Family::V6 {
+        uncover_source(tables, packet);
+    }
+    let class = class_of(engine, tables, packet);
     if packet.spared != Spared::No {
         let rule = tables.spared[usize::from(class)].get(packet.spared as usize).copied().unwrap_or(0);
         if rule != 0 {
-            return decide(engine, tables, &packet, rule);
+            return verdict(tables, rule);
         }
         if spend(engine, lone::SPARED, &SPARED_BUDGET) {
             return Ruling::by(0, Outcome::PassLinkSpared);
         }
     }
-    let cell = tables.cells[usize::from(class)][usize::from(service(engine, tables, &packet))];
-    let mut ruling = decide(engine, tables, &packet, cell.enforcing);
+    let cell = &tables.cells[usize::from(class)][usize::from(service(engine, tables, packet))];
+    let mut ruling = decide(engine, tables, packet, cell.enforcing);
     if cell.observing != 0
-        && let Some(observed) = would_drop(decide(engine, tables, &packet, cell.observing).outcome)
+        && let Some(observed) = would_drop(decide(engine, tables, packet, cell.observing).outcome)
     {
         ruling.observing = cell.observing;
         ruling.observed = observed;
     }
     ruling
+}
+
+/// The set class. Most IPv4 sources are decided by one look into the index; the search is a step of its own.
+#[inline(always)]
+fn class_of<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet) -> u8 {
+    if tables.header.flags & HAS_SETS == 0 {
+        return 0;
+    }
+    if packet.source_is_v4()
+        && let Some(class) = prefix::v4_uniform(&tables.v4_index, packet.source_low as u32)
+    {
+        return class;
+    }
+    engine.set_class(tables, packet)
 }
 
 /// Which combination of sets holds the source.
@@ -280,22 +302,18 @@ pub fn set_class<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet) -
 
 /// An IPv4 address carried in IPv6 is that IPv4 source, for sets and buckets alike.
 #[inline(always)]
-fn carried_source(tables: &PolicyTables, packet: &Packet) -> Packet {
-    let mut packet = *packet;
-    if packet.family == Family::V6 {
-        let count = tables.header.embedded_count as usize;
-        for (index, prefix) in tables.header.embedded.iter().enumerate() {
-            if index < count
-                && packet.source_high == prefix.high
-                && (packet.source_low >> 32) as u32 == prefix.middle
-            {
-                packet.source_high = 0;
-                packet.source_low = crate::packet::V4_PREFIX_LOW | (packet.source_low & 0xffff_ffff);
-                break;
-            }
+fn uncover_source(tables: &PolicyTables, packet: &mut Packet) {
+    let count = tables.header.embedded_count as usize;
+    for (index, prefix) in tables.header.embedded.iter().enumerate() {
+        if index < count
+            && packet.source_high == prefix.high
+            && (packet.source_low >> 32) as u32 == prefix.middle
+        {
+            packet.source_high = 0;
+            packet.source_low = crate::packet::V4_PREFIX_LOW | (packet.source_low & 0xffff_ffff);
+            break;
         }
     }
-    packet
 }
 
 #[inline(always)]
@@ -331,32 +349,77 @@ fn would_drop(outcome: Outcome) -> Option<Outcome> {
 /// What one rule says of a packet. Rule 0 is `[default]`.
 #[inline(always)]
 fn decide<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, index: u16) -> Ruling {
-    let rule = rule_at(tables, index);
-    match (rule.action, index) {
-        (action::PASS, 0) => Ruling::by(0, Outcome::PassDefault),
-        (action::PASS, _) => Ruling::by(index, Outcome::PassRule),
-        (action::LIMIT, _) => limit(engine, tables, packet, index),
-        (_, 0) => Ruling::by(0, Outcome::DropDefault),
-        _ => Ruling::by(index, Outcome::DropRule),
+    if rule_at(tables, index).action == action::LIMIT {
+        return engine.limit(tables, packet, index).ruling(index);
+    }
+    verdict(tables, index)
+}
+
+/// What a rule without limits says.
+#[inline(always)]
+fn verdict(tables: &PolicyTables, index: u16) -> Ruling {
+    let outcome = match (rule_at(tables, index).action, index) {
+        (action::PASS, 0) => Outcome::PassDefault,
+        (action::PASS, _) => Outcome::PassRule,
+        (_, 0) => Outcome::DropDefault,
+        _ => Outcome::DropRule,
+    };
+    Ruling::by(index, outcome)
+}
+
+/// What a rule's limits said, in one register: the last answer, and in bits 40…55 the meter that gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limited(pub u64);
+
+impl Limited {
+    #[inline(always)]
+    fn refused(answer: Answer, meter: u16) -> Self {
+        Self(answer.0 | u64::from(meter) << 40)
+    }
+
+    #[inline(always)]
+    fn ruling(self, rule: u16) -> Ruling {
+        let answer = Answer(self.0);
+        if !answer.is_refused() {
+            return Ruling::by(rule, if self.0 == 0 { Outcome::PassWithin } else { Outcome::PassCrowd });
+        }
+        let place = answer.place();
+        let outcome = match answer.refusal() {
+            Refusal::Oversize => Outcome::DropOversize,
+            Refusal::Penalty => Outcome::DropPenalty,
+            Refusal::Over if place.as_crowd().is_some() => Outcome::DropCrowd,
+            Refusal::Over => Outcome::DropOver,
+        };
+        Ruling { refused_by: place, refused_meter: (self.0 >> 40) as u16, ..Ruling::by(rule, outcome) }
     }
 }
 
 /// All the rule's limits must have room, or none is charged.
-#[inline(never)]
-fn limit<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, index: u16) -> Ruling {
+#[inline(always)]
+pub fn limit<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, index: u16) -> Limited {
     let rule = rule_at(tables, index);
     let now = engine.now(rule.flags & RULE_COARSE != 0);
     let count = usize::from(rule.meter_count);
+    if count == 1 {
+        // Nearly every rule: the same charge, where it can without the steps around it.
+        let index = rule.meters[0];
+        let meter = meter_at(tables, index);
+        let answer = if meter.rates[BYTES].multiplier == 0 {
+            let key = Key { meter: index, unit: PACKETS, tag: tag(engine, meter, packet) };
+            charge_unit(engine, tables, packet, now, key)
+        } else {
+            engine.charge(tables, packet, now, index)
+        };
+        return if answer.is_refused() { Limited::refused(answer, index) } else { Limited(answer.0) };
+    }
     // Several meters: first a look at each, so that a packet one of them refuses is charged nowhere.
-    if count > 1 {
-        for position in 0..MAX_METERS_PER_RULE {
-            if position >= count {
-                break;
-            }
-            let answer = engine.look(tables, packet, now, rule.meters[position]);
-            if answer.is_refused() {
-                return refusal(index, rule.meters[position], answer);
-            }
+    for position in 0..MAX_METERS_PER_RULE {
+        if position >= count {
+            break;
+        }
+        let answer = engine.look(tables, packet, now, rule.meters[position]);
+        if answer.is_refused() {
+            return Limited::refused(answer, rule.meters[position]);
         }
     }
     // Which charges went to a crowd cell: two bits a meter, one a unit.
@@ -374,23 +437,11 @@ fn limit<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, index: u1
                 }
                 engine.give_back(tables, packet, rule.meters[earlier], crowd >> (2 * earlier) & 3);
             }
-            return refusal(index, rule.meters[position], answer);
+            return Limited::refused(answer, rule.meters[position]);
         }
         crowd |= answer.crowd() << (2 * position);
     }
-    Ruling::by(index, if crowd != 0 { Outcome::PassCrowd } else { Outcome::PassWithin })
-}
-
-#[inline(always)]
-fn refusal(rule: u16, meter: u16, answer: Answer) -> Ruling {
-    let place = answer.place();
-    let outcome = match answer.refusal() {
-        Refusal::Oversize => Outcome::DropOversize,
-        Refusal::Penalty => Outcome::DropPenalty,
-        Refusal::Over if place.as_crowd().is_some() => Outcome::DropCrowd,
-        Refusal::Over => Outcome::DropOver,
-    };
-    Ruling { refused_by: place, refused_meter: meter, ..Ruling::by(rule, outcome) }
+    Limited(u64::from(crowd))
 }
 
 #[inline(always)]
@@ -473,29 +524,22 @@ pub fn look<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: u
 #[inline(always)]
 pub fn charge<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: u64, index: u16) -> Answer {
     let meter = meter_at(tables, index);
-    // Before anything is charged or claimed: a packet that can never pass takes nothing.
-    if costs(meter, packet).is_none() {
-        return Answer::refused(Refusal::Oversize, Place::NONE);
-    }
     let tag = tag(engine, meter, packet);
-    let mut crowd = 0;
-    if meter.rates[PACKETS].multiplier != 0 {
-        let answer = engine.charge_unit(tables, packet, now, Key { meter: index, unit: PACKETS, tag });
-        if answer.is_refused() {
-            return answer;
-        }
-        crowd = answer.crowd();
+    if meter.rates[BYTES].multiplier == 0 {
+        return engine.charge_unit(tables, packet, now, Key { meter: index, unit: PACKETS, tag });
     }
-    if meter.rates[BYTES].multiplier != 0 {
-        let answer = engine.charge_unit(tables, packet, now, Key { meter: index, unit: BYTES, tag });
-        if answer.is_refused() {
-            if meter.rates[PACKETS].multiplier != 0 {
-                give_back_unit(engine, meter, packet, tag, PACKETS, crowd);
-            }
-            return answer;
-        }
-        crowd |= answer.crowd() << 1;
+    // Bytes first: a packet can be dearer than a burst of bytes, and then takes nothing.
+    let answer = engine.charge_unit(tables, packet, now, Key { meter: index, unit: BYTES, tag });
+    if answer.is_refused() || meter.rates[PACKETS].multiplier == 0 {
+        return answer;
     }
+    let mut crowd = answer.crowd();
+    let answer = engine.charge_unit(tables, packet, now, Key { meter: index, unit: PACKETS, tag });
+    if answer.is_refused() {
+        give_back_unit(engine, meter, packet, tag, BYTES, crowd);
+        return answer;
+    }
+    crowd |= answer.crowd();
     Answer::charged(crowd)
 }
 
@@ -513,7 +557,9 @@ pub fn charge_unit<E: Engine>(
     let Key { meter: index, unit, tag } = key;
     let meter = meter_at(tables, index);
     let rate = &meter.rates[unit & 1];
-    let Some(cost) = rate.cost(units(packet, unit)) else { return over };
+    let Some(cost) = rate.cost(units(packet, unit)) else {
+        return Answer::refused(Refusal::Oversize, Place::NONE);
+    };
     let set_index = hash::set_index(engine, tag);
     let Some(set) = engine.set(set_index) else { return over };
     let mut found = find(engine, set, tag, unit);
@@ -590,7 +636,7 @@ pub fn charge_crowd<E: Engine>(
     let Some(word) = engine.crowd(cell, key.unit) else { return over };
     let Some(cost) = rate.cost(units(packet, key.unit)) else { return over };
     match table::charge(word, now, cost, &rate, || true) {
-        Charge::Done => Answer::charged(1),
+        Charge::Done => Answer::charged(1 << (key.unit & 1)),
         Charge::Refused(refusal) => Answer::refused(refusal, place),
         Charge::Lost => over,
     }
@@ -661,8 +707,7 @@ pub fn sample_drop<E: Engine>(
     let Some((set, way)) = ruling.refused_by.as_way() else { return };
     let Some(set) = engine.set(set) else { return };
     let meter = meter_at(tables, ruling.refused_meter);
-    let packet = carried_source(tables, packet);
-    let expected = description(meter, &packet);
+    let expected = description(meter, packet);
     let found = set.description(way);
     if (found.network_high, found.network_low, found.meter, found.width)
         != (expected.network_high, expected.network_low, expected.meter, expected.width)

@@ -68,6 +68,13 @@ impl Rows for &[Row] {
     }
 }
 
+/// Set class of an IPv4 source whose whole /16 is of one class, `address` in host order.
+#[inline(always)]
+pub fn v4_uniform(index: &[u64; 65536], address: u32) -> Option<u8> {
+    let block = index[(address >> 16) as usize];
+    if block << 8 >> 40 == 0 { Some((block >> 56) as u8) } else { None }
+}
+
 /// Set class of an IPv4 source, `address` in host order.
 #[inline(always)]
 pub fn v4_class(index: &[u64; 65536], rows: &impl Rows, address: u32) -> u8 {

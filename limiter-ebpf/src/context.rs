@@ -11,6 +11,8 @@ use limiter_common::{
     parse::{self, Frame},
 };
 
+use crate::verifier;
+
 /// Offsets beyond this are never read: Ethernet, two tags, IPv6 and eight extension headers end before it.
 const FURTHEST: u32 = 0x7fff;
 
@@ -64,10 +66,43 @@ impl<const MULTI_BUFFER: bool> Frame for XdpFrame<MULTI_BUFFER> {
         }
         None
     }
+
+    #[inline(always)]
+    fn blur(&self, offset: u32) -> u32 {
+        let (start, end) = self.linear();
+        // The mask gives back the one bound that is needed; no chain of headers reaches it.
+        verifier::blur(offset as usize, (end - start) as u32) as u32 & FURTHEST
+    }
 }
 
-/// Describes the frame. A subprogram of its own: the verifier walks it once, whatever follows.
-#[inline(never)]
+/// Describes the frame.
+#[inline(always)]
 pub fn describe<const MULTI_BUFFER: bool>(context: *mut xdp_md, packet: &mut Packet) {
-    *packet = parse::parse(&XdpFrame::<MULTI_BUFFER>(context));
+    if MULTI_BUFFER {
+        limiter_describe_frags(context, packet);
+    } else {
+        limiter_describe(context, packet);
+    }
+}
+
+// Global functions, see `steps`: without, the verifier follows the judgement behind every way through the parser.
+
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn limiter_describe(context: *mut xdp_md, packet: *mut Packet) -> u64 {
+    // SAFETY: every caller passes a reference.
+    if let Some(packet) = unsafe { packet.as_mut() } {
+        *packet = parse::parse(&XdpFrame::<false>(context));
+    }
+    0
+}
+
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn limiter_describe_frags(context: *mut xdp_md, packet: *mut Packet) -> u64 {
+    // SAFETY: every caller passes a reference.
+    if let Some(packet) = unsafe { packet.as_mut() } {
+        *packet = parse::parse(&XdpFrame::<true>(context));
+    }
+    0
 }

@@ -5,7 +5,7 @@ use limiter_common::{
     abi::{BucketSet, Description, PolicyTables, WAYS},
     bucket,
     hash::Keys,
-    judge::{Answer, Engine, Key},
+    judge::{Answer, Engine, Key, Limited},
     packet::Packet,
     prefix::Rows,
     table::Set,
@@ -110,6 +110,11 @@ impl Engine for Kernel {
     #[inline(always)]
     fn set_class(self, _: &PolicyTables, packet: &Packet) -> u8 {
         verifier::opaque(steps::limiter_set_class(self.slot, packet)) as u8
+    }
+
+    #[inline(always)]
+    fn limit(self, _: &PolicyTables, packet: &Packet, rule: u16) -> Limited {
+        Limited(verifier::opaque(steps::limiter_limit(self.slot, packet, u32::from(rule))))
     }
 
     #[inline(always)]

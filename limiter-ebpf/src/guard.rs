@@ -28,7 +28,7 @@ pub fn guard<const MULTI_BUFFER: bool>(context: *mut xdp_md) -> Option<Ruling> {
     let slot = unsafe { core::ptr::read_volatile(&raw const (*control).active) } & (POLICY_SLOTS as u32 - 1);
     let tables = maps::POLICIES.get(slot)?;
     let engine = Kernel { slot, unknown: packet.length };
-    let ruling = judge::judge(engine, tables, &packet);
+    let ruling = judge::judge(engine, tables, &mut packet);
     if ruling.observing != 0 {
         count(tables, &packet, ruling.observing, ruling.observed);
     }

@@ -30,6 +30,13 @@ pub extern "C" fn limiter_set_class(slot: u32, packet: *const Packet) -> u64 {
 
 #[inline(never)]
 #[unsafe(no_mangle)]
+pub extern "C" fn limiter_limit(slot: u32, packet: *const Packet, rule: u32) -> u64 {
+    let Some((engine, tables, packet)) = open(slot, packet) else { return 0 };
+    judge::limit(engine, tables, packet, rule as u16).0
+}
+
+#[inline(never)]
+#[unsafe(no_mangle)]
 pub extern "C" fn limiter_look(slot: u32, packet: *const Packet, now: u64, meter: u32) -> u64 {
     let Some((engine, tables, packet)) = open(slot, packet) else { return 0 };
     judge::look(engine, tables, packet, now, meter as u16).0

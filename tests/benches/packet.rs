@@ -1,5 +1,10 @@
 //! Cost per packet over an empty program, case by case: `cargo xtask bench packet`.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a bench stops where its set-up fails")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a bench stops where its set-up fails"
+)]
 
 use limiter_tests::bench::{Bench, Table, beside};
 
@@ -35,7 +40,8 @@ struct Case {
 }
 
 fn main() {
-    let mut table = Table::new(&["case", "floor ns", "over the floor ns (min, median, max)", "goal", "last verdict"]);
+    let mut table =
+        Table::new(&["case", "floor ns", "over the floor ns (min, median, max)", "goal", "last verdict"]);
     let mut bench = Bench::open(1 << 20);
     let frame = udp_frame();
     for case in cases() {
@@ -80,11 +86,19 @@ fn cases() -> Vec<Case> {
         case("2^16 random sources, each may claim", hot("1000/s", "1"), 0xffff, ""),
         case("2^24 random sources, each may claim", hot("1000/s", "1"), 0x00ff_ffff, "≤ 280"),
         case("2^24 random sources, claim budget spent", hot("1/m", "1"), 0x00ff_ffff, "≤ 200"),
-        case("one random-source drop rule", "version = 1\n[[rule]]\nname = \"d\"\nverdict = \"drop\"\n".to_owned(), 0x00ff_ffff, ""),
+        case(
+            "one random-source drop rule",
+            "version = 1\n[[rule]]\nname = \"d\"\nverdict = \"drop\"\n".to_owned(),
+            0x00ff_ffff,
+            "",
+        ),
     ];
     let prefixes = random_prefixes(100_000);
-    for (name, random) in [("100 000 prefixes, hot source", 0), ("100 000 prefixes, random sources", u32::MAX)] {
-        let mut case = case(name, SETS.to_owned(), random, if random == 0 { "" } else { "≤ 40 over the drop rule" });
+    for (name, random) in
+        [("100 000 prefixes, hot source", 0), ("100 000 prefixes, random sources", u32::MAX)]
+    {
+        let mut case =
+            case(name, SETS.to_owned(), random, if random == 0 { "" } else { "≤ 40 over the drop rule" });
         case.files.push(("prefixes.txt", prefixes.clone()));
         cases.push(case);
     }

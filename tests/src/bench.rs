@@ -44,7 +44,8 @@ impl Bench {
         let facts = self.kernel.facts();
         let host =
             HostFacts { tick_ns: facts.tick_ns, buckets: facts.buckets, slots: &self.slots, generation: 1 };
-        let compiled = policy::compile(&checked.policy, &host).unwrap_or_else(|mistakes| panic!("{mistakes:?}"));
+        let compiled =
+            policy::compile(&checked.policy, &host).unwrap_or_else(|mistakes| panic!("{mistakes:?}"));
         let image = Image {
             tables: &compiled.tables,
             rows: &compiled.rows,

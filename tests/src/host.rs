@@ -67,7 +67,7 @@ impl Host {
     }
 
     pub fn judge(&self, tables: &PolicyTables, frame: &[u8]) -> Ruling {
-        judge::judge(self, tables, &parse::parse(frame))
+        judge::judge(self, tables, &mut parse::parse(frame))
     }
 }
 
