@@ -1,83 +1,100 @@
-//! Measuring: a contender and its floor take turns inside one run, and only their difference counts, with
-//! minimum, median and maximum over the rounds. Machines are shared and noisy; absolute times are footnotes.
+//! Measuring: a contender and its floor take turns inside one run, and only their difference or ratio counts,
+//! with minimum, median and maximum over the rounds. Machines are shared and noisy; absolute times are
+//! footnotes.
 
-use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::fmt;
 
 use aya::Ebpf;
 use aya::maps::Array;
-use aya::programs::{TestRun, TestRunOptions, Xdp};
-use limiter_user::datapath::{Datapath, Image, Kernel, Options};
-use limiter_user::policy::{self, Bundle, Compiled, HostFacts, Slots};
+use aya::programs::{TestRun as _, TestRunAttrs, TestRunOptions, Xdp};
+use limiter_user::datapath::{Datapath as _, Kernel, Options};
+use limiter_user::policy::{Bundle, Compiled, Slots};
+
+use crate::kernel::{PinDirectory, compile_bundle, image};
 
 /// Rounds of every measurement.
 pub const ROUNDS: usize = 9;
 
-/// The datapath and the probe on the same maps, in a pin directory of their own that goes with them.
+/// The datapath and the probe on the same maps.
 pub struct Bench {
     pub kernel: Kernel,
     pub probe: Ebpf,
     slots: Slots,
-    pin: PathBuf,
+    // Last, so that the pins go after everything that holds them.
+    _pin: PinDirectory,
 }
 
 impl Bench {
+    /// With a table of that many ways.
     pub fn open(buckets: u32) -> Self {
-        let pin = PathBuf::from(format!("/sys/fs/bpf/limiter-bench-{}-{buckets}", std::process::id()));
-        let options = Options { pin: pin.clone(), buckets };
+        let pin = PinDirectory::new();
+        let options = Options { pin: pin.path().to_owned(), buckets };
         let kernel = Kernel::open(&options).unwrap();
         let mut probe = Kernel::open_probe(&options).unwrap();
         for (_, program) in probe.programs_mut() {
             let program: &mut Xdp = program.try_into().unwrap();
             program.load().unwrap();
         }
-        Self { kernel, probe, slots: Slots::default(), pin }
+        Self { kernel, probe, slots: Slots::default(), _pin: pin }
     }
 
-    /// Puts a policy in force.
-    pub fn publish(&mut self, text: &str, files: &[(&str, &str)]) -> Compiled {
-        let mut bundle = Bundle::from_text("policy.toml", text);
-        for (name, content) in files {
-            bundle = bundle.with_file(name, content);
-        }
-        let checked = policy::check(&bundle).unwrap_or_else(|mistakes| panic!("{mistakes:?}"));
-        let facts = self.kernel.facts();
-        let host =
-            HostFacts { tick_ns: facts.tick_ns, buckets: facts.buckets, slots: &self.slots, generation: 1 };
-        let compiled =
-            policy::compile(&checked.policy, &host).unwrap_or_else(|mistakes| panic!("{mistakes:?}"));
-        let image = Image {
-            tables: &compiled.tables,
-            rows: &compiled.rows,
-            reused_rules: &compiled.reused_rules,
-            reused_meters: &compiled.reused_meters,
-        };
-        self.kernel.publish(image, b"bench").unwrap();
+    /// Checks, compiles and puts a policy in force.
+    pub fn publish(&mut self, bundle: &Bundle) {
+        let compiled = self.compile(bundle);
+        self.publish_compiled(&compiled);
+    }
+
+    pub fn compile(&self, bundle: &Bundle) -> Compiled {
+        compile_bundle(bundle, self.kernel.facts(), &self.slots, 1)
+    }
+
+    pub fn publish_compiled(&mut self, compiled: &Compiled) {
+        self.kernel.publish(image(compiled), b"bench").unwrap();
         self.slots = compiled.slots.clone();
-        compiled
     }
 
-    /// Bits of the source that the probe's `random…` programs draw anew.
+    /// Bits of the source that the probe's `random…` programs and `generate` draw anew.
     pub fn randomize(&mut self, mask: u32) {
-        let mut map = Array::<_, u32>::try_from(self.probe.map_mut("PROBE").unwrap()).unwrap();
-        map.set(0, mask, 0).unwrap();
+        self.set_probe(0, mask);
     }
 
-    /// Nanoseconds per run of a program of the probe, and what it last returned.
-    pub fn run(&mut self, program: &str, frame: &[u8], repeat: u32) -> (f64, u32) {
-        let program: &mut Xdp = self.probe.program_mut(program).unwrap().try_into().unwrap();
-        let mut options = TestRunOptions::default();
-        options.data_in = Some(frame);
-        options.repeat = repeat;
-        let result = program.test_run(options).unwrap();
-        (result.duration.as_nanos() as f64, result.return_value)
+    /// The interface `generate` sends from.
+    pub fn send_from(&mut self, interface: u32) {
+        self.set_probe(1, interface);
+    }
+
+    fn set_probe(&mut self, index: u32, value: u32) {
+        let mut map = Array::<_, u32>::try_from(self.probe.map_mut("PROBE").unwrap()).unwrap();
+        map.set(index, value, 0).unwrap();
+    }
+
+    /// See [`run`].
+    pub fn run(&self, program: &str, frame: &[u8], repeat: u32) -> (f64, u32) {
+        run(&self.probe, program, frame, repeat)
     }
 }
 
-impl Drop for Bench {
-    fn drop(&mut self) {
-        let _ = Kernel::detach_direct(&self.pin, None);
-    }
+/// Nanoseconds per run of a program of the probe, on the calling CPU, and what it last returned.
+pub fn run(probe: &Ebpf, program: &str, frame: &[u8], repeat: u32) -> (f64, u32) {
+    let options = TestRunOptions { data_in: Some(frame), repeat, ..TestRunOptions::default() };
+    let result = program_of(probe, program).test_run(options).unwrap();
+    (result.duration.as_nanos() as f64, result.return_value)
+}
+
+/// Sends so many copies of a frame out of the interface of [`Bench::send_from`], which belongs to the caller's
+/// network namespace.
+pub fn generate(probe: &Ebpf, frame: &[u8], packets: u32) {
+    let options = TestRunOptions {
+        data_in: Some(frame),
+        repeat: packets,
+        attrs: TestRunAttrs::new().xdp_live_frames(64),
+        ..TestRunOptions::default()
+    };
+    program_of(probe, "generate").test_run(options).unwrap();
+}
+
+fn program_of<'a>(probe: &'a Ebpf, name: &str) -> &'a Xdp {
+    probe.program(name).unwrap().try_into().unwrap()
 }
 
 /// Minimum, median and maximum of some rounds.
@@ -95,41 +112,38 @@ impl Spread {
     }
 }
 
-/// Takes turns: floor, contender, floor, contender… and gives the floor and the difference.
-pub fn beside(mut floor: impl FnMut() -> f64, mut contender: impl FnMut() -> f64) -> (Spread, Spread) {
-    let mut floors = Vec::new();
-    let mut differences = Vec::new();
-    for _ in 0..ROUNDS {
-        let ground = floor();
-        differences.push(contender() - ground);
-        floors.push(ground);
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = usize::from(self.median < 20.0) + usize::from(self.median < 5.0);
+        let Self { least, median, most } = self;
+        write!(f, "{least:.digits$} · **{median:.digits$}** · {most:.digits$}")
     }
-    (Spread::of(floors), Spread::of(differences))
 }
 
-/// A table in Markdown.
-pub struct Table {
-    text: String,
+/// Takes turns, a round each: what the floor gave, and what the contender gave in the same round.
+pub fn in_turns<T, U>(mut floor: impl FnMut() -> T, mut contender: impl FnMut() -> U) -> Vec<(T, U)> {
+    (0..ROUNDS).map(|_| (floor(), contender())).collect()
 }
 
-impl Table {
-    pub fn new(columns: &[&str]) -> Self {
-        let mut text = format!("| {} |\n|", columns.join(" | "));
-        for _ in columns {
-            text.push_str("---|");
-        }
-        text.push('\n');
-        Self { text }
+/// A section of the report: a heading, a sentence, a table in Markdown. Rows are shown at once on standard
+/// error, since benches are long.
+pub struct Section(String);
+
+impl Section {
+    pub fn new(heading: &str, text: &str, columns: &[&str]) -> Self {
+        eprintln!("{heading}");
+        let line = format!("| {} |\n|{}\n", columns.join(" | "), "---|".repeat(columns.len()));
+        Self(format!("### {heading}\n\n{text}\n\n{line}"))
     }
 
-    /// Adds a row and shows it at once: benches are long.
     pub fn row(&mut self, cells: &[String]) {
-        let line = format!("| {} |", cells.join(" | "));
-        eprintln!("{line}");
-        let _ = writeln!(self.text, "{line}");
+        let line = format!("| {} |\n", cells.join(" | "));
+        eprint!("{line}");
+        self.0.push_str(&line);
     }
 
-    pub fn into_text(self) -> String {
-        self.text
+    /// Prints the section to standard output.
+    pub fn print(self) {
+        println!("{}", self.0);
     }
 }

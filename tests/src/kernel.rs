@@ -82,11 +82,16 @@ fn remove(pin: &Path) {
 
 /// Checks and compiles a policy without mistakes.
 pub fn compile(text: &str, facts: Facts, slots: &Slots, generation: u64) -> Compiled {
+    compile_bundle(&Bundle::from_text("policy.toml", text), facts, slots, generation)
+}
+
+/// The same for a policy with files of its own.
+pub fn compile_bundle(bundle: &Bundle, facts: Facts, slots: &Slots, generation: u64) -> Compiled {
     let complain = |diagnostics: Vec<policy::Diagnostic>| -> ! {
         let all: Vec<String> = diagnostics.iter().map(ToString::to_string).collect();
-        panic!("{}\n{text}", all.join("\n"));
+        panic!("{}\n{}", all.join("\n"), bundle.files[&bundle.policy]);
     };
-    let checked = policy::check(&Bundle::from_text("policy.toml", text)).unwrap_or_else(|all| complain(all));
+    let checked = policy::check(bundle).unwrap_or_else(|all| complain(all));
     let host = HostFacts { tick_ns: facts.tick_ns, buckets: facts.buckets, slots, generation };
     policy::compile(&checked.policy, &host).unwrap_or_else(|all| complain(all))
 }
@@ -324,7 +329,8 @@ impl Guard {
     }
 }
 
-fn image(compiled: &Compiled) -> Image<'_> {
+/// A compiled policy as the datapath takes it.
+pub fn image(compiled: &Compiled) -> Image<'_> {
     Image {
         tables: &compiled.tables,
         rows: &compiled.rows,

@@ -1,0 +1,125 @@
+//! Cost per packet, by `BPF_PROG_TEST_RUN`.
+
+use aya::Ebpf;
+use limiter_tests::bench::{Bench, Section, Spread, in_turns, run};
+use limiter_tests::clock::pin_to;
+use limiter_user::policy::Bundle;
+
+use crate::{frames, policies};
+
+const REPEAT: u32 = 2_000_000;
+
+/// Low 24 bits of the source.
+const SOURCES_2_24: u32 = 0x00ff_ffff;
+const ALL_SOURCES: u32 = u32::MAX;
+
+struct Case {
+    name: &'static str,
+    policy: Bundle,
+    /// Bits of the source drawn anew for every packet, by the floor too.
+    random: u32,
+    /// Most ns over the floor that are asked for.
+    asked: &'static str,
+}
+
+fn cases() -> Vec<Case> {
+    let case = |name, policy, random, asked| Case { name, policy, random, asked };
+    vec![
+        case("no rule", policies::default_pass(), 0, ""),
+        case("dropped by a rule", policies::drop_all(), 0, ""),
+        case("one source over its limit, 2 sets, 3 rules", policies::limited("50/s", 100), 0, "45"),
+        case("the same, precise clock", policies::limited("1000/s", 2), 0, ""),
+        case("the same, packets and bytes", policies::limited_twice(), 0, ""),
+        case("one source within its limit", policies::limited("100M/s", 100_000_000), 0, ""),
+        case("2^16 random sources, each may claim", policies::limited("1000/s", 1), 0xffff, ""),
+        case("2^24 random sources, each may claim", policies::limited("1000/s", 1), SOURCES_2_24, "280"),
+        case("2^24 random sources, claims spent", policies::limited("1/m", 1), SOURCES_2_24, "200"),
+        case("random sources dropped by a rule", policies::drop_all(), ALL_SOURCES, ""),
+        case(
+            "random sources, 100 000 prefixes",
+            policies::prefixes(100_000),
+            ALL_SOURCES,
+            "40 over the line above",
+        ),
+    ]
+}
+
+/// Every case on one CPU.
+pub fn one_cpu() {
+    pin_to(0);
+    let mut section = Section::new(
+        "Cost per packet",
+        "Nanoseconds by `BPF_PROG_TEST_RUN`, one CPU, 2 million runs a round, 9 rounds in turns with an empty \
+         program that returns XDP_DROP (and draws the same random source, where sources are random): minimum, \
+         **median**, maximum of the difference.",
+        &["case", "empty program", "over it", "asked", "last packet"],
+    );
+    let mut bench = Bench::open(1 << 20);
+    let frame = frames::udp();
+    for case in cases() {
+        bench.publish(&case.policy);
+        bench.randomize(case.random);
+        // What the first packets of a policy find is not what the next million do.
+        bench.run("random_guard", &frame, REPEAT);
+        let mut last = 0;
+        let rounds = in_turns(
+            || bench.run("random_empty", &frame, REPEAT).0,
+            || {
+                let (ns, returned) = bench.run("random_guard", &frame, REPEAT);
+                last = returned;
+                ns
+            },
+        );
+        section.row(&[
+            case.name.to_owned(),
+            format!("{:.0}", Spread::of(rounds.iter().map(|(floor, _)| *floor).collect()).median),
+            Spread::of(rounds.iter().map(|(floor, ns)| ns - floor).collect()).to_string(),
+            if case.asked.is_empty() { String::new() } else { format!("≤ {}", case.asked) },
+            if last == XDP_DROP { "drop" } else { "pass" }.to_owned(),
+        ]);
+    }
+    section.print();
+}
+
+const XDP_DROP: u32 = 1;
+
+/// Two CPUs on one source over its limit, beside the empty program on two CPUs.
+pub fn two_cpus() {
+    let mut section = Section::new(
+        "Two CPUs",
+        "Packets per second of two CPUs over those of one, both on one source over its limit: nothing is written \
+         that the two share.",
+        &["program", "two CPUs over one"],
+    );
+    let mut bench = Bench::open(1 << 20);
+    bench.publish(&policies::limited("50/s", 100));
+    bench.randomize(0);
+    let frame = frames::udp();
+    let probe = &bench.probe;
+    let scaling = |program: &'static str| {
+        let one = on_cpus(probe, program, &frame, 1);
+        let two = on_cpus(probe, program, &frame, 2);
+        2.0 * one / two
+    };
+    let rounds = in_turns(|| scaling("random_empty"), || scaling("random_guard"));
+    let empty = Spread::of(rounds.iter().map(|(empty, _)| *empty).collect());
+    let guard = Spread::of(rounds.iter().map(|(_, guard)| *guard).collect());
+    section.row(&["empty".to_owned(), empty.to_string()]);
+    section.row(&["limiter (asked: ≥ 1.8 where the empty program has 2)".to_owned(), guard.to_string()]);
+    section.print();
+}
+
+/// Seconds per packet and CPU, all CPUs at once.
+fn on_cpus(probe: &Ebpf, program: &str, frame: &[u8], cpus: usize) -> f64 {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..cpus)
+            .map(|cpu| {
+                scope.spawn(move || {
+                    pin_to(cpu);
+                    run(probe, program, frame, REPEAT).0
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum::<f64>() / cpus as f64
+    })
+}

@@ -1,0 +1,64 @@
+//! The policies of the benches.
+
+use limiter_user::policy::Bundle;
+
+pub fn default_pass() -> Bundle {
+    Bundle::from_text("policy.toml", "version = 1\n")
+}
+
+pub fn drop_all() -> Bundle {
+    Bundle::from_text("policy.toml", "version = 1\n[[rule]]\nname = \"all\"\nverdict = \"drop\"\n")
+}
+
+/// Two sets and three rules, the last of which limits every source.
+pub fn limited(rate: &str, burst: u64) -> Bundle {
+    let text = r#"
+version = 1
+[sets]
+office = ["203.0.113.0/24"]
+scanners = ["198.51.100.0/24", "2001:db8:666::/48"]
+[[rule]]
+name = "management"
+from = "office"
+to = ["tcp/22"]
+verdict = "pass"
+[[rule]]
+name = "scanners"
+from = "scanners"
+verdict = "drop"
+[[rule]]
+name = "everything"
+limit = [{ per = "source", rate = "RATE", burst = BURST }]
+"#;
+    Bundle::from_text("policy.toml", &text.replace("RATE", rate).replace("BURST", &burst.to_string()))
+}
+
+/// The same with a limit in bytes beside it, in the same bucket.
+pub fn limited_twice() -> Bundle {
+    let mut bundle = limited("50/s", 100);
+    let text = bundle.files.get_mut("policy.toml").unwrap();
+    *text = text.replace("burst = 100 }", "burst = 100 }, { per = \"source\", rate = \"1 MB/s\" }");
+    bundle
+}
+
+/// One set of so many prefixes of /17 … /32 all over IPv4, dropped.
+pub fn prefixes(count: usize) -> Bundle {
+    let text = r#"
+version = 1
+[sets]
+bad = { file = "prefixes.txt" }
+[[rule]]
+name = "bad"
+from = "bad"
+verdict = "drop"
+"#;
+    let mut random = fastrand::Rng::with_seed(7);
+    let list: String = (0..count)
+        .map(|_| {
+            let width = random.u32(17..=32);
+            let address = random.u32(..) & (u32::MAX << (32 - width));
+            format!("{}/{width}\n", std::net::Ipv4Addr::from(address))
+        })
+        .collect();
+    Bundle::from_text("policy.toml", text).with_file("prefixes.txt", &list)
+}

@@ -1,0 +1,144 @@
+//! End to end over veth, generator included, beside a per-source limit of nftables at the netdev hook.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use limiter_common::verdict::{Outcome, Verdict};
+use limiter_tests::bench::{Bench, Section, Spread, generate, in_turns};
+use limiter_tests::clock::pin_to;
+use limiter_tests::namespace::{GUARDED, PEER, Pair};
+use limiter_user::datapath::{Datapath as _, Mode};
+
+use crate::{frames, policies};
+
+/// Packets of one round.
+const PACKETS: u32 = 2_000_000;
+
+/// A source within it passes; a set can hold this many.
+const NFTABLES: &str = r#"
+table netdev bench {
+    set sources { type ipv4_addr; size 1048576; flags dynamic,timeout; timeout 60s; }
+    counter over {}
+    counter within {}
+    chain ingress {
+        type filter hook ingress device "guard0" priority 0; policy accept;
+        update @sources { ip saddr limit rate over 1/second burst 5 packets } counter name over drop
+        counter name within drop
+    }
+}
+"#;
+
+/// Millions of packets per second through each, and their ratio.
+pub fn beside_nftables() {
+    let mut section = Section::new(
+        "End to end over veth",
+        "Millions of packets per second that one core generates (live frames), carries over a veth pair and \
+         drops: limiter in native mode with `1/s` per source, and nftables at the netdev ingress hook with a \
+         dynamic set and `limit rate over 1/second` per source. What is within nftables' limit is dropped by a \
+         last rule, what is within limiter's goes up the stack, which drops it: that is to limiter's cost. These are veth numbers, not NIC numbers.",
+        &["sources", "limiter Mpps", "nftables Mpps", "ratio (asked: ≥ 3)"],
+    );
+    pin_to(0);
+    let limiter = Guarded::by_limiter();
+    let nftables = Guarded::by_nftables();
+    for (name, random) in [("one", 0), ("2^16, 1/s each", 0xffff), ("2^24, spoofed", 0x00ff_ffff)] {
+        let mut limiter_bench = limiter.bench.borrow_mut();
+        let mut nftables_bench = nftables.bench.borrow_mut();
+        limiter_bench.randomize(random);
+        nftables_bench.randomize(random);
+        limiter.mpps(&limiter_bench);
+        nftables.mpps(&nftables_bench);
+        let rounds = in_turns(|| nftables.mpps(&nftables_bench), || limiter.mpps(&limiter_bench));
+        section.row(&[
+            name.to_owned(),
+            Spread::of(rounds.iter().map(|(_, limiter)| *limiter).collect()).to_string(),
+            Spread::of(rounds.iter().map(|(nftables, _)| *nftables).collect()).to_string(),
+            Spread::of(rounds.iter().map(|(nftables, limiter)| limiter / nftables).collect()).to_string(),
+        ]);
+    }
+    section.print();
+}
+
+/// A veth pair with something at its end.
+struct Guarded {
+    bench: std::cell::RefCell<Bench>,
+    pair: Pair,
+    with_limiter: bool,
+}
+
+impl Guarded {
+    fn by_limiter() -> Self {
+        let this = Self::new(true);
+        let mut bench = this.bench.borrow_mut();
+        bench.publish(&policies::limited("1/s", 5));
+        let kernel = &mut bench.kernel;
+        let interface = this.pair.guarded.run(|| kernel.attach(GUARDED, Mode::Native, false));
+        assert_eq!(interface.unwrap().mode, Mode::Native);
+        drop(bench);
+        this
+    }
+
+    fn by_nftables() -> Self {
+        let this = Self::new(false);
+        // Frames sent by XDP are taken by a veth end that polls: with a program, or with GRO.
+        let status =
+            this.pair.guarded.command("ethtool").args(["-K", GUARDED, "gro", "on"]).status().unwrap();
+        assert!(status.success(), "ethtool turns GRO on");
+        let mut nft: Command = this.pair.guarded.command("nft");
+        let mut child =
+            nft.args(["-f", "-"]).stdin(Stdio::piped()).spawn().expect("`nft` runs (package nftables)");
+        child.stdin.take().unwrap().write_all(NFTABLES.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success(), "nftables takes the table");
+        this
+    }
+
+    fn new(with_limiter: bool) -> Self {
+        let pair = Pair::silent();
+        let mut bench = Bench::open(1 << 20);
+        bench.publish(&policies::default_pass());
+        let index = pair.peer.run(|| {
+            let name = std::ffi::CString::new(PEER).unwrap();
+            // SAFETY: a C string.
+            unsafe { libc::if_nametoindex(name.as_ptr()) }
+        });
+        assert_ne!(index, 0);
+        bench.send_from(index);
+        Self { bench: std::cell::RefCell::new(bench), pair, with_limiter }
+    }
+
+    /// Sends a round, and divides what was dropped at the other end by the time it took.
+    fn mpps(&self, bench: &Bench) -> f64 {
+        let before = self.dropped(bench);
+        let probe = &bench.probe;
+        let start = Instant::now();
+        self.pair.peer.run(|| {
+            pin_to(0);
+            generate(probe, &frames::udp(), PACKETS);
+        });
+        let elapsed = start.elapsed().as_secs_f64();
+        (self.dropped(bench) - before) as f64 / elapsed / 1e6
+    }
+
+    /// Packets judged at the guarded end so far.
+    fn dropped(&self, bench: &Bench) -> u64 {
+        if self.with_limiter {
+            let counters = bench.kernel.counters().unwrap();
+            return counters
+                .iter()
+                .flat_map(|(_, totals)| Outcome::ALL.map(|outcome| (outcome, totals[outcome as usize])))
+                .filter(|(outcome, _)| outcome.verdict() != Verdict::WouldDrop)
+                .flat_map(|(_, families)| families)
+                .map(|counter| counter.packets)
+                .sum();
+        }
+        let output = self.pair.guarded.command("nft").args(["-j", "list", "counters"]).output().unwrap();
+        let listing: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        listing["nftables"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|entry| entry["counter"]["packets"].as_u64())
+            .sum()
+    }
+}
