@@ -1,5 +1,6 @@
 //! `cargo xtask …`: what a checkout needs beyond plain cargo. It depends on nothing that has to be set up first.
 
+mod bench;
 mod demo;
 mod setup;
 mod steps;
@@ -12,7 +13,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Set-up, build, demo and tests of limiter")]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Set-up, build, demo, tests and benches of limiter")]
 struct Arguments {
     #[command(subcommand)]
     task: Task,
@@ -28,6 +29,8 @@ enum Task {
     Demo,
     /// Set up, then run every check and test, each timed
     Test(suites::Arguments),
+    /// Measure, and write docs/benchmarks.md
+    Bench(bench::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -50,6 +53,7 @@ fn run() -> Result<()> {
         Task::Build => build(),
         Task::Demo => demo::run(),
         Task::Test(arguments) => suites::run(&arguments),
+        Task::Bench(arguments) => bench::run(&arguments),
     }
 }
 
