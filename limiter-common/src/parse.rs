@@ -97,7 +97,10 @@ pub fn parse<F: Frame + ?Sized>(frame: &F) -> Packet {
         ethertype = read_u16(frame, offset);
     }
     offset += 2;
-    packet.length = frame.length().saturating_sub(offset);
+    if ethertype.is_some() {
+        // The EtherType was read, so the frame reaches to here.
+        packet.length = frame.length().wrapping_sub(offset);
+    }
     match ethertype {
         Some(ETHERTYPE_V4) => parse_v4(frame, offset, &mut packet),
         Some(ETHERTYPE_V6) => parse_v6(frame, offset, &mut packet),

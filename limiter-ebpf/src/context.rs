@@ -35,6 +35,11 @@ impl<const MULTI_BUFFER: bool> XdpFrame<MULTI_BUFFER> {
     }
 }
 
+/// Bytes at an even address: fields of two bytes are loaded at once.
+#[repr(C, align(2))]
+#[derive(Clone, Copy)]
+struct Even<const N: usize>([u8; N]);
+
 impl<const MULTI_BUFFER: bool> Frame for XdpFrame<MULTI_BUFFER> {
     #[inline(always)]
     fn length(&self) -> u32 {
@@ -43,7 +48,8 @@ impl<const MULTI_BUFFER: bool> Frame for XdpFrame<MULTI_BUFFER> {
             return unsafe { bpf_xdp_get_buff_len(self.0) } as u32;
         }
         let (start, end) = self.linear();
-        (end - start) as u32
+        // Opaque: arithmetic on the difference must not become 32-bit arithmetic on the pointers.
+        verifier::opaque((end - start) as u64) as u32
     }
 
     #[inline(always)]
@@ -54,8 +60,8 @@ impl<const MULTI_BUFFER: bool> Frame for XdpFrame<MULTI_BUFFER> {
         let (start, end) = self.linear();
         let at = start + offset as usize;
         if at + N <= end {
-            // SAFETY: the verifier has just seen the bound.
-            return Some(unsafe { *(at as *const [u8; N]) });
+            // SAFETY: the verifier has just seen the bound; frames begin at even addresses, headers at even offsets.
+            return Some(unsafe { (*(at as *const Even<N>)).0 });
         }
         if MULTI_BUFFER {
             let mut bytes = MaybeUninit::<[u8; N]>::uninit();
