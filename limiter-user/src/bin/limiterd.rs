@@ -9,6 +9,7 @@ use limiter_user::cli::output::{error_text, print};
 use limiter_user::daemon::settings::{DEFAULT_TEXT, Layer};
 use limiter_user::daemon::{self, Settings};
 use limiter_user::datapath::{Datapath, Kernel, Options};
+use limiter_user::requests::config;
 use tracing_subscriber::EnvFilter;
 
 /// Guards interfaces by one policy: packets of sources that spend too fast are dropped before the kernel's stack
@@ -41,6 +42,9 @@ fn main() -> ExitCode {
         Err(error) => return fail(&error.to_string(), Some(&error.hint()), 2),
     };
     if arguments.check_config {
+        if let Err(error) = config::resolve(&settings.redis, &settings.requests) {
+            return fail(&error.message, Some(&error.hint), 2);
+        }
         return limiter_user::cli::check_policy::run(&settings.policy, false, Default::default());
     }
     let filter = EnvFilter::try_from_env("LIMITER_LOG").unwrap_or_else(|_| EnvFilter::new("info"));

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use smallvec::SmallVec;
 
 use super::failure::Instances;
 use super::identity::{Identity, Resolved, SourceRules, present};
@@ -105,14 +106,14 @@ pub struct Engine {
 struct Bucket<'a> {
     limit: &'a Arc<Limit>,
     observing: bool,
-    elements: Vec<Resolved<'a>>,
+    elements: SmallVec<[Resolved<'a>; 2]>,
     print: Fingerprint,
 }
 
 /// A request whose endpoint is found and whose caller is known.
 struct Case<'a> {
     endpoint: &'a Endpoint,
-    buckets: Vec<Bucket<'a>>,
+    buckets: SmallVec<[Bucket<'a>; 4]>,
     identity: &'a Identity,
     source: &'a SourceRules,
     cost: u32,
@@ -344,12 +345,12 @@ impl Engine {
     ) -> Case<'a> {
         let endpoint = &in_force.policy.endpoints[index];
         let source = &in_force.policy.identity.source;
-        let mut buckets = Vec::with_capacity(endpoint.limits.len());
+        let mut buckets = SmallVec::new();
         for limit in &endpoint.limits {
             let numbers = limit.for_plan(identity.plan.as_deref());
             let mut print =
                 self.prints.start().part(numbers.id().as_bytes()).part(&[u8::from(request.can_wait)]);
-            let mut elements = Vec::with_capacity(limit.scope.0.len());
+            let mut elements = SmallVec::new();
             for element in &limit.scope.0 {
                 let absent = |scope| self.metrics.identity_absent(scope);
                 let resolved = element.resolve(identity, &endpoint.name, source, absent);
