@@ -43,13 +43,6 @@ impl Moment {
     }
 }
 
-/// Waits, awake, until the precise clock shows `then`.
-pub fn spin_until(then: u64) {
-    while precise() < then {
-        std::hint::spin_loop();
-    }
-}
-
 /// Tries `probe` until it answers, with a pause between; panics with `what` after `patience`.
 pub fn wait_for<T>(what: &str, patience: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + patience;

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Test runs of the kernel take no less than an Ethernet header.
-const SHORTEST: usize = 14;
+pub const SHORTEST: usize = 14;
 
 /// A frame of at least 14 bytes: often valid, often not. `corpus` is drawn from, too.
 pub fn frame(random: &mut Random, corpus: &[Case]) -> Vec<u8> {

@@ -4,7 +4,7 @@
 mod frames;
 mod policies;
 
-pub use frames::frame;
+pub use frames::{SHORTEST, frame};
 pub use policies::policy;
 
 /// IPv4 sources. The sets' prefixes are cut from them.
