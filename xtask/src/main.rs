@@ -13,7 +13,11 @@ use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Set-up, build, demo, tests and benches of limiter")]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Set-up, build, demo, tests and benches of limiter"
+)]
 struct Arguments {
     #[command(subcommand)]
     task: Task,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::requests::engine::{Explanation, Request};
+use crate::requests::question::{Explanation, Request};
 
 /// Body of `POST /v1/check-request`: the request to explain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,6 @@
 //! that still holds asks nobody; then the store decides all limits of the endpoint in one atomic step. When
 //! it gives no answer within its deadline, the endpoint's `on-store-failure` does.
 
-use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,63 +11,24 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 
+use super::case::{
+    Bucket, Case, cost_of, decided, denied, from_answer, hash_of, observe, shown, without_room,
+};
 use super::failure::Instances;
-use super::identity::{Identity, Resolved, SourceRules, present};
+use super::identity::{Element, Identity, present};
 use super::key::{KeyHash, Part, Secret};
-use super::limit::Limit;
 use super::matching::Target;
 use super::metrics::{Decided, RequestMetrics};
 use super::normalise::normalise;
-use super::outcome::{LimitOutcome, Outcome, Reason, Via};
+use super::outcome::{Outcome, Reason, Via};
 use super::plans::{KeyStanding, Known, PlanCache};
-use super::policy::{Cost, DENY, Endpoint, OnStoreFailure, RequestPolicy, Tag, UnknownKey};
-use super::reject_cache::{Fingerprint, Fingerprints, Refusal, RejectCache};
+use super::policy::{DENY, Endpoint, IdentityRules, OnStoreFailure, RequestPolicy, Tag, UnknownKey};
+pub use super::question::{Explanation, Report, Request};
+use super::reject_cache::{Fingerprints, Refusal, RejectCache};
 use super::store::{Answer, Charge, Decision, LimitAnswer, Mode, PlanRecord, PlanStore, Store, StoreError};
 
 /// Refusals remembered at most, at about 100 bytes each.
 const REMEMBERED_REFUSALS: usize = 1 << 16;
-
-/// What is asked about one request. Texts are as they were sent; empty ones count as absent.
-#[derive(Clone, Debug)]
-pub struct Request<'a> {
-    /// The client's address, found by whoever knows the connection.
-    pub client: IpAddr,
-    pub method: Option<&'a str>,
-    /// Path and query, or the whole target.
-    pub target: Option<&'a str>,
-    pub domain: Option<&'a str>,
-    /// One list of entries per descriptor.
-    pub descriptors: &'a [Vec<(String, String)>],
-    pub api_key: Option<&'a str>,
-    pub account: Option<&'a str>,
-    pub user: Option<&'a str>,
-    pub plan: Option<&'a str>,
-    /// For `header:NAME` scopes; names in lower case.
-    pub headers: Vec<(String, String)>,
-    /// The cost header's value; absent: it is looked for among `headers`.
-    pub cost: Option<&'a str>,
-    /// The caller holds the request back for [`Outcome::delay`].
-    pub can_wait: bool,
-}
-
-impl Request<'_> {
-    pub fn from(client: IpAddr) -> Self {
-        Self {
-            client,
-            method: None,
-            target: None,
-            domain: None,
-            descriptors: &[],
-            api_key: None,
-            account: None,
-            user: None,
-            plan: None,
-            headers: Vec::new(),
-            cost: None,
-            can_wait: false,
-        }
-    }
-}
 
 /// A policy with what the engine keeps beside it.
 struct InForce {
@@ -100,40 +60,6 @@ pub struct Engine {
     prints: Fingerprints,
     plans: PlanCache,
     metrics: Arc<RequestMetrics>,
-}
-
-/// One limit of the request at hand.
-struct Bucket<'a> {
-    limit: &'a Arc<Limit>,
-    observing: bool,
-    elements: SmallVec<[Resolved<'a>; 2]>,
-    print: Fingerprint,
-}
-
-/// A request whose endpoint is found and whose caller is known.
-struct Case<'a> {
-    endpoint: &'a Endpoint,
-    buckets: SmallVec<[Bucket<'a>; 4]>,
-    identity: &'a Identity,
-    source: &'a SourceRules,
-    cost: u32,
-    can_wait: bool,
-}
-
-/// Why a decision came out as it did, for a person.
-#[derive(Clone, Debug)]
-pub struct Explanation {
-    pub outcome: Outcome,
-    /// The path in normal form.
-    pub path: Option<String>,
-    pub plan: Option<String>,
-    /// The API key's hash, as `set-plan` and `revoke-key` take it.
-    pub api_key_hash: Option<KeyHash>,
-    pub key: &'static str,
-    pub cost: u32,
-    /// Per limit: what it is counted by in this request, and its text in the store's keys.
-    pub subjects: Vec<(String, KeyHash)>,
-    pub tag: Option<KeyHash>,
 }
 
 impl Engine {
@@ -182,12 +108,14 @@ impl Engine {
     }
 
     /// What interfaces must know to find identity.
-    pub fn with_identity_rules<T>(&self, read: impl FnOnce(&super::policy::IdentityRules) -> T) -> T {
+    pub fn with_identity_rules<T>(&self, read: impl FnOnce(&IdentityRules) -> T) -> T {
         read(&self.in_force.load().policy.identity)
     }
 
     /// Decides about one request and charges it.
     pub async fn decide(&self, request: Request<'_>) -> Outcome {
+        // Before the policy: what is refused under numbers replaced meanwhile is not remembered.
+        let epoch = self.rejects.epoch();
         let in_force = self.in_force.load_full();
         let path = request.target.and_then(|target| normalise(target.as_bytes()));
         let Some(index) = in_force.find(&request, path.as_deref()) else {
@@ -204,7 +132,7 @@ impl Engine {
                 Some(outcome) => outcome,
                 // One deadline was spent on the key's plan; a second would make the answer late.
                 None if known.store_failed => self.fail(&case).await,
-                None => self.with_store(&case).await,
+                None => self.with_store(&case, epoch).await,
             }
         };
         let outcome = observe(endpoint, outcome);
@@ -397,12 +325,11 @@ impl Engine {
         Some(decided(case.endpoint, false, Reason::Over, Via::Cache, limits))
     }
 
-    async fn with_store(&self, case: &Case<'_>) -> Outcome {
+    async fn with_store(&self, case: &Case<'_>, epoch: u64) -> Outcome {
         let decision = self.decision(case, Mode::Consume);
         if decision.charges.is_empty() {
             return decided(case.endpoint, true, Reason::Within, Via::Static, case.outcomes(|_| None));
         }
-        let epoch = self.rejects.epoch();
         let asked = Instant::now();
         let answer = self.store.decide(&decision).await;
         match answer {
@@ -480,7 +407,7 @@ impl Engine {
         match &case.endpoint.tag {
             Tag::Group(name) => self.secret.hash(&[Part::new("group", name.as_bytes())]),
             Tag::Common(elements) => {
-                let resolve = |element: &'_ super::identity::Element| {
+                let resolve = |element: &Element| {
                     let resolved = element.resolve(case.identity, &case.endpoint.name, case.source, |_| {});
                     (resolved.kind.to_owned(), resolved.value.text().into_owned())
                 };
@@ -493,15 +420,6 @@ impl Engine {
     }
 }
 
-/// What became known of a request after its check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Report {
-    /// Its cost after all; what was charged is the cost the request itself names.
-    Cost(u32),
-    Success,
-    Failure,
-}
-
 impl InForce {
     fn find(&self, request: &Request<'_>, path: Option<&str>) -> Option<usize> {
         let covers = |endpoint: &Endpoint, descriptor: &[(String, String)]| {
@@ -512,101 +430,4 @@ impl InForce {
             covers(endpoint, &[]) || request.descriptors.iter().any(|descriptor| covers(endpoint, descriptor))
         })
     }
-}
-
-impl Case<'_> {
-    /// The limits with what is known of each.
-    fn outcomes(&self, mut answer: impl FnMut(usize) -> Option<LimitAnswer>) -> Vec<LimitOutcome> {
-        let limits = self.buckets.iter().enumerate();
-        limits
-            .map(|(i, bucket)| LimitOutcome {
-                limit: Arc::clone(bucket.limit),
-                observing: bucket.observing,
-                answer: answer(i),
-            })
-            .collect()
-    }
-}
-
-fn cost_of(endpoint: &Endpoint, request: &Request<'_>) -> u32 {
-    let Cost::Header { name, .. } = &endpoint.cost else { return endpoint.cost.of(None) };
-    let sent = request.headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str());
-    endpoint.cost.of(request.cost.or(sent))
-}
-
-fn denied(identity: &Identity, standing: &KeyStanding) -> bool {
-    matches!(standing, KeyStanding::Revoked) || identity.plan.as_deref() == Some(DENY)
-}
-
-fn decided(
-    endpoint: &Endpoint,
-    allowed: bool,
-    reason: Reason,
-    via: Via,
-    limits: Vec<LimitOutcome>,
-) -> Outcome {
-    let endpoint = Some(Arc::clone(&endpoint.name));
-    Outcome { allowed, reason, via, endpoint, limits, delay: Duration::ZERO, refundable: false }
-}
-
-/// Refused by the numbers alone: the cost is larger than the limit ever admits.
-fn without_room(case: &Case<'_>) -> Option<Outcome> {
-    let never = |bucket: &Bucket<'_>| {
-        bucket.limit.capacity() < case.cost || (bucket.limit.capacity() == 0 && case.cost == 0)
-    };
-    if !case.buckets.iter().any(|bucket| !bucket.observing && never(bucket)) {
-        return None;
-    }
-    let limits = case.outcomes(|i| {
-        let bucket = &case.buckets[i];
-        never(bucket).then(|| never_admits(bucket.limit))
-    });
-    Some(decided(case.endpoint, false, Reason::Never, Via::Static, limits))
-}
-
-fn never_admits(limit: &Limit) -> LimitAnswer {
-    LimitAnswer {
-        allowed: false,
-        remaining: limit.capacity(),
-        retry_after: None,
-        reset: Duration::ZERO,
-        delay: Duration::ZERO,
-    }
-}
-
-fn from_answer(case: &Case<'_>, answer: &Answer, via: Via) -> Outcome {
-    let mut answers = answer.limits.iter().copied();
-    let limits = case.outcomes(|i| {
-        let bucket = &case.buckets[i];
-        if bucket.limit.capacity() == 0 { Some(never_admits(bucket.limit)) } else { answers.next() }
-    });
-    let mut outcome = decided(case.endpoint, answer.allowed, Reason::Within, via, limits);
-    if answer.allowed {
-        outcome.delay = answer.delay();
-        outcome.refundable = case.endpoint.charge_failures_only && via == Via::Store;
-    } else {
-        outcome.reason = if outcome.retry_after().is_some() { Reason::Over } else { Reason::Never };
-    }
-    outcome
-}
-
-/// An observing endpoint refuses nobody; what it would have done stays visible in its limits.
-fn observe(endpoint: &Endpoint, outcome: Outcome) -> Outcome {
-    if endpoint.observe && !outcome.allowed { Outcome { allowed: true, ..outcome } } else { outcome }
-}
-
-fn shown(bucket: &Bucket<'_>) -> String {
-    let words = bucket.elements.iter().map(|element| match element.kind {
-        // A key is a secret; its hash is shown elsewhere.
-        "api-key" => "api-key …".to_owned(),
-        kind => format!("{kind} {}", element.value.text()),
-    });
-    words.collect::<Vec<_>>().join(" + ")
-}
-
-fn hash_of(secret: &Secret, elements: &[Resolved<'_>]) -> KeyHash {
-    let texts: Vec<_> = elements.iter().map(|element| element.value.text()).collect();
-    let parts: Vec<_> =
-        elements.iter().zip(&texts).map(|(element, text)| Part::new(element.kind, text.as_bytes())).collect();
-    secret.hash(&parts)
 }

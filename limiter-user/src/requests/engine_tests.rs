@@ -8,13 +8,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::embedded::{Clock, EmbeddedStore};
-use super::engine::{Engine, Parts, Report, Request};
+use super::engine::{Engine, Parts};
 use super::failure::Instances;
 use super::headers::jittered_wait;
 use super::key::Secret;
 use super::metrics::RequestMetrics;
 use super::outcome::{Outcome, Reason, Via};
 use super::policy_tests::{EXAMPLE, policy};
+use super::question::{Report, Request};
 use super::store::{Answer, Decision, Store, StoreError};
 
 #[derive(Clone, Default)]

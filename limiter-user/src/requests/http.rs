@@ -15,11 +15,12 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request as HttpRequest, Response, StatusCode};
 use http_body_util::Full;
 
-use super::engine::{Engine, Report, Request};
+use super::engine::Engine;
 use super::headers::{self, PROBLEM_JSON};
 use super::identity::{client_of, present};
 use super::metrics::Interface;
 use super::outcome::Outcome;
+use super::question::{Report, Request};
 
 type Answer = Response<Full<Bytes>>;
 

@@ -4,6 +4,7 @@
 //! it in one atomic step: all limits must have room, or none is charged.
 
 pub mod algorithm;
+mod case;
 pub mod config;
 pub mod embedded;
 pub mod engine;
@@ -27,6 +28,7 @@ mod policy_limits;
 pub(crate) mod policy_read;
 mod policy_warnings;
 pub mod publish;
+pub mod question;
 pub mod rate;
 pub mod redis;
 pub mod reject_cache;

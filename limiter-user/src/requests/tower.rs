@@ -19,12 +19,13 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Extensions, Request as HttpRequest, Response, StatusCode};
 use tower::{Layer, Service};
 
-use super::engine::{Engine, Report, Request};
+use super::engine::Engine;
 use super::headers::{self, PROBLEM_JSON};
 use super::http::{joined, put_headers};
 use super::identity::client_of;
 use super::metrics::Interface;
 use super::outcome::Outcome;
+use super::question::{Report, Request};
 
 /// Who calls, as the service itself knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
