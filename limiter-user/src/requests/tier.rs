@@ -120,6 +120,7 @@ impl Tier {
         let mut address = None;
         if let Some(listen) = &settings.http {
             let bound = Bound::bind(listen).await?;
+            tracing::info!(store = engine.store_kind(), at = ?listen.at, "requests are answered");
             address = bound.address();
             tasks.push(tokio::spawn(bound.serve(Arc::clone(&engine))));
         }
