@@ -32,9 +32,10 @@ const fn tool(program: &'static str, packages: &'static [&'static str]) -> Tool 
     Tool { program, packages, service: None, python_module: None }
 }
 
-const TOOLS: [Tool; 12] = [
+const TOOLS: [Tool; 13] = [
     tool("ip", &["iproute2"]),
     tool("ping", &["iputils-ping"]),
+    tool("kill", &["procps"]),
     tool("ethtool", &["ethtool"]),
     tool("nft", &["nftables"]),
     tool("tcpdump", &["tcpdump"]),
