@@ -1,6 +1,7 @@
 //! Running other programs: with progress where they are long, with their words where they fail, and never beyond
 //! an interrupt.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
@@ -41,19 +42,29 @@ pub fn interrupted() -> bool {
 
 /// The cargo that runs this program, with arguments.
 pub fn cargo(arguments: &[&str]) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments);
     command
 }
 
-/// Where `program` is: in PATH, or in one of the places where administration programs live and a plain user's
-/// PATH does not look.
+/// A program that is looked for, and itself looks, in [`places`].
+pub fn program(name: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(name);
+    if let Ok(path) = std::env::join_paths(places()) {
+        command.env("PATH", path);
+    }
+    command
+}
+
+/// Where `program` is.
 pub fn find_program(program: &str) -> Option<PathBuf> {
+    places().into_iter().map(|directory| directory.join(program)).find(|candidate| candidate.is_file())
+}
+
+/// PATH, and where administration programs live: a PATH that `su` or a plain shell gives does not have those.
+fn places() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from))
-        .map(|directory| directory.join(program))
-        .find(|candidate| candidate.is_file())
+    std::env::split_paths(&path).chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from)).collect()
 }
 
 /// Runs a program whose words matter only when it fails.

@@ -6,7 +6,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -82,7 +82,7 @@ impl World {
         let log = File::create(directory.join("limiterd.log"))?;
         // setpriv: the daemon ends with the demo even when the demo is killed. nsenter: of the namespace only the
         // network, because the bpf filesystem is to stay in sight.
-        let child = Command::new("setpriv")
+        let child = steps::program("setpriv")
             .args(["--pdeathsig", "TERM", "nsenter", &format!("--net=/run/netns/{GUARDED}")])
             .arg(built("limiterd"))
             .arg("--config")
@@ -101,7 +101,7 @@ impl World {
     /// One ping for each family: both ends know each other's link address before anything is counted.
     pub fn reach(&self) -> Result<()> {
         for target in [address4(TARGET).to_string(), address6(TARGET).to_string()] {
-            let mut ping = Command::new("nsenter");
+            let mut ping = steps::program("nsenter");
             ping.arg(format!("--net=/run/netns/{OUTSIDE}"))
                 .args(["ping", "-q", "-c", "1", "-w", "10", &target]);
             steps::quiet("reaching the guarded namespace", ping)?;
@@ -124,7 +124,7 @@ fn clean() {
                 if holder == namespace {
                     // A namespace goes in the background; its end of the pair is to be gone at once.
                     let link = ["-n", namespace, "link", "del", end];
-                    let _ = Command::new("ip").args(link).stderr(Stdio::null()).status();
+                    let _ = steps::program("ip").args(link).stderr(Stdio::null()).status();
                 }
             }
             if let Err(error) = ip(&["netns", "del", namespace]) {
@@ -151,7 +151,7 @@ fn place(namespace: &str, interface: &str, hosts: &[u8]) -> Result<()> {
 }
 
 fn ip(arguments: &[&str]) -> Result<()> {
-    let mut command = Command::new("ip");
+    let mut command = steps::program("ip");
     command.args(arguments);
     let output = command.stdin(Stdio::null()).output().context("cannot run `ip`")?;
     if !output.status.success() {
@@ -241,7 +241,7 @@ impl Daemon {
     }
 
     fn ask(&self, question: &[&str]) -> Result<Value> {
-        let output = Command::new(built("limiterctl"))
+        let output = steps::program(built("limiterctl"))
             .args(["-o", "json", "--socket"])
             .arg(Path::new(DIRECTORY).join("limiterd.sock"))
             .args(question)

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
@@ -66,7 +65,7 @@ pub fn mount_bpffs() -> Result<String> {
     if mounted {
         return Ok(format!("bpf filesystem on {BPFFS}"));
     }
-    let mut mount = Command::new("mount");
+    let mut mount = steps::program("mount");
     mount.args(["-t", "bpf", "bpf", BPFFS]);
     steps::quiet("mounting the bpf filesystem", mount)?;
     Ok(format!("bpf filesystem: now mounted on {BPFFS}"))

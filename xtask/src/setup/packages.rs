@@ -24,7 +24,10 @@ impl Tool {
     fn is_there(&self) -> bool {
         let Some(module) = self.python_module else { return steps::find_program(self.program).is_some() };
         let import = format!("import {module}");
-        Command::new(self.program).args(["-c", &import]).output().is_ok_and(|output| output.status.success())
+        steps::program(self.program)
+            .args(["-c", &import])
+            .output()
+            .is_ok_and(|output| output.status.success())
     }
 }
 
@@ -93,14 +96,14 @@ pub fn install() -> Result<String> {
 }
 
 fn apt(arguments: &[&str]) -> Command {
-    let mut command = Command::new("apt-get");
+    let mut command = steps::program("apt-get");
     command.args(["--quiet", "-o", "DPkg::Lock::Timeout=300"]).args(arguments);
     command.env("DEBIAN_FRONTEND", "noninteractive").env("NEEDRESTART_MODE", "l");
     command
 }
 
 fn is_known(package: &str) -> bool {
-    let policy = Command::new("apt-cache").args(["policy", package]).env("LC_ALL", "C").output();
+    let policy = steps::program("apt-cache").args(["policy", package]).env("LC_ALL", "C").output();
     policy.is_ok_and(|output| {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         text.lines().any(|line| line.trim().starts_with("Candidate:") && !line.contains("(none)"))
@@ -113,7 +116,7 @@ fn disable(service: &str) -> Result<()> {
     if steps::find_program("systemctl").is_none() {
         return Ok(());
     }
-    let mut command = Command::new("systemctl");
+    let mut command = steps::program("systemctl");
     command.args(["--quiet", "disable", service]);
     steps::quiet("leaving the service disabled", command)
 }

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
@@ -21,7 +20,7 @@ pub fn install() -> Result<String> {
         ("clippy", "bin/cargo-clippy"),
     ] {
         if !sysroot.join(proof).exists() {
-            let mut rustup = Command::new("rustup");
+            let mut rustup = steps::program("rustup");
             rustup.args(["component", "add", component, "--toolchain", &channel]);
             steps::quiet(&format!("installing {component}"), rustup)?;
         }
@@ -49,11 +48,12 @@ fn channel(toolchain: &str) -> Result<String> {
 }
 
 fn sysroot() -> Result<PathBuf> {
-    let output = Command::new("rustc").args(["--print", "sysroot"]).output().context("cannot run `rustc`")?;
+    let output =
+        steps::program("rustc").args(["--print", "sysroot"]).output().context("cannot run `rustc`")?;
     Ok(Path::new(String::from_utf8(output.stdout)?.trim()).to_owned())
 }
 
 fn linker_version() -> Option<String> {
-    let output = Command::new("bpf-linker").arg("--version").output().ok()?;
+    let output = steps::program("bpf-linker").arg("--version").output().ok()?;
     Some(String::from_utf8(output.stdout).ok()?.trim().strip_prefix("bpf-linker ")?.to_owned())
 }
