@@ -63,6 +63,25 @@ async fn several_limits_are_charged_all_or_none() {
     }
 }
 
+/// The bucket added for the first limit takes the place of the second one's, which has expired, where both live in
+/// the same part of the store: one pair in 64.
+#[tokio::test]
+async fn room_for_one_limit_may_be_the_bucket_of_another_of_the_same_decision() {
+    let bucket = limit(Algorithm::TokenBucket, 10, Duration::from_secs(10), None);
+    let log = limit(Algorithm::SlidingWindowLog, 10, Duration::from_secs(1), None);
+    for _ in 0..2000 {
+        let timed = Timed::new(1 << 10);
+        let subject = fresh();
+        timed.ask(&single(&log, subject, Mode::Consume, 3)).await.unwrap();
+        timed.pass(Duration::from_secs(2)).await;
+        let mut both = single(&bucket, fresh(), Mode::Consume, 1);
+        both.charges.extend(single(&log, subject, Mode::Consume, 1).charges);
+        let (answer, _) = timed.ask(&both).await.unwrap();
+        assert!(answer.allowed);
+        assert_eq!(answer.limits.iter().map(|limit| limit.remaining).collect::<Vec<_>>(), [9, 9]);
+    }
+}
+
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Asks for one as soon as there is room, until the clock reaches `end`; returns how often it was admitted.

@@ -238,10 +238,12 @@ impl<C: Clock> EmbeddedStore<C> {
 
         let charging = allowed && decision.mode != Mode::Peek;
         let mut limits = Vec::with_capacity(keys.len());
-        for ((key, charge), (question, judgement)) in keys.iter().zip(&decision.charges).zip(&judged) {
+        // Moved out and back, so that a log is never copied. All before the first is kept: making room for one may
+        // remove the bucket of another, and what was judged is what is charged.
+        let states: PerLimit<Option<State>> = keys.iter().map(|key| shards.of(key).take(key)).collect();
+        let charges = keys.iter().zip(&decision.charges).zip(states);
+        for (((key, charge), mut state), (question, judgement)) in charges.zip(&judged) {
             let shard = shards.of(key);
-            // Moved out and back, so that a log is never copied.
-            let mut state = shard.take(key);
             let (answer, expires) =
                 algorithm::conclude(&charge.limit, &mut state, question, judgement, charging);
             if charging && judgement.allowed {
