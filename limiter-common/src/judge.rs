@@ -85,14 +85,8 @@ pub trait Engine: Keys {
 
     /// See [`claim`].
     #[inline(always)]
-    fn claim(self, tables: &PolicyTables, packet: &Packet, now: u64, key: Key) -> bool {
+    fn claim(self, tables: &PolicyTables, packet: &Packet, now: u64, key: Key) -> Answer {
         claim(self, tables, packet, now, key)
-    }
-
-    /// See [`charge_crowd`].
-    #[inline(always)]
-    fn charge_crowd(self, tables: &PolicyTables, packet: &Packet, now: u64, key: Key) -> Answer {
-        charge_crowd(self, tables, packet, now, key)
     }
 
     /// See [`give_back`].
@@ -119,6 +113,8 @@ pub struct Answer(pub u64);
 impl Answer {
     const REFUSED: u64 = 1 << 63;
     const ROOM: Self = Self(0);
+    /// There may be a bucket now: look again.
+    const CLAIMED: Self = Self(1 << 62);
 
     #[inline(always)]
     fn charged(crowd: u32) -> Self {
@@ -564,8 +560,9 @@ pub fn charge_unit<E: Engine>(
     let Some(set) = engine.set(set_index) else { return over };
     let mut found = find(engine, set, tag, unit);
     if found.is_none() {
-        if !engine.claim(tables, packet, now, key) {
-            return engine.charge_crowd(tables, packet, now, key);
+        let answer = engine.claim(tables, packet, now, key);
+        if answer != Answer::CLAIMED {
+            return answer;
         }
         found = find(engine, set, tag, unit);
     }
@@ -584,15 +581,15 @@ pub fn charge_unit<E: Engine>(
     }
 }
 
-/// Claims a bucket, within the meter's claim budget; whether there is one now.
+/// Claims a bucket, within the meter's claim budget; beyond it, charges the crowd cell and gives its answer.
 #[inline(always)]
-pub fn claim<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: u64, key: Key) -> bool {
+pub fn claim<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: u64, key: Key) -> Answer {
     let meter = meter_at(tables, key.meter);
     if !spend(engine, meter.slot as usize, &meter.claims) {
-        return false;
+        return charge_crowd(engine, meter, packet, now, key.unit);
     }
-    let Some(set) = engine.set(hash::set_index(engine, key.tag)) else { return false };
-    let Some(costs) = costs(meter, packet) else { return false };
+    let Some(set) = engine.set(hash::set_index(engine, key.tag)) else { return Answer::CLAIMED };
+    let Some(costs) = costs(meter, packet) else { return Answer::CLAIMED };
     match table::claim(set, key.tag, now, meter, costs, |way| engine.blur(way)) {
         Claim::Free(way) => set.describe(way, &description(meter, packet)),
         Claim::Evicted(way) => {
@@ -601,7 +598,7 @@ pub fn claim<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: 
         }
         Claim::Taken | Claim::Lost => {}
     }
-    true
+    Answer::CLAIMED
 }
 
 #[inline(always)]
@@ -621,22 +618,15 @@ fn description(meter: &Meter, packet: &Packet) -> Description {
 
 /// Sources that may not claim a bucket share that of their /16 or /32, at eight times the rate.
 #[inline(always)]
-pub fn charge_crowd<E: Engine>(
-    engine: E,
-    tables: &PolicyTables,
-    packet: &Packet,
-    now: u64,
-    key: Key,
-) -> Answer {
-    let meter = meter_at(tables, key.meter);
+fn charge_crowd<E: Engine>(engine: E, meter: &Meter, packet: &Packet, now: u64, unit: usize) -> Answer {
     let cell = crowd_cell(engine, meter, packet);
     let place = Place::crowd(cell);
     let over = Answer::refused(Refusal::Over, place);
-    let rate = meter.rates[key.unit & 1].crowd();
-    let Some(word) = engine.crowd(cell, key.unit) else { return over };
-    let Some(cost) = rate.cost(units(packet, key.unit)) else { return over };
+    let rate = meter.rates[unit & 1].crowd();
+    let Some(word) = engine.crowd(cell, unit) else { return over };
+    let Some(cost) = rate.cost(units(packet, unit)) else { return over };
     match table::charge(word, now, cost, &rate, || true) {
-        Charge::Done => Answer::charged(1 << (key.unit & 1)),
+        Charge::Done => Answer::charged(1 << (unit & 1)),
         Charge::Refused(refusal) => Answer::refused(refusal, place),
         Charge::Lost => over,
     }

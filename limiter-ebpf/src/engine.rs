@@ -139,13 +139,8 @@ impl Engine for Kernel {
     }
 
     #[inline(always)]
-    fn claim(self, _: &PolicyTables, packet: &Packet, now: u64, key: Key) -> bool {
-        steps::limiter_claim(self.slot, packet, now, steps::pack(key), key.tag) != 0
-    }
-
-    #[inline(always)]
-    fn charge_crowd(self, _: &PolicyTables, packet: &Packet, now: u64, key: Key) -> Answer {
-        Answer(verifier::opaque(steps::limiter_charge_crowd(self.slot, packet, now, steps::pack(key))))
+    fn claim(self, _: &PolicyTables, packet: &Packet, now: u64, key: Key) -> Answer {
+        Answer(verifier::opaque(steps::limiter_claim(self.slot, packet, now, steps::pack(key), key.tag)))
     }
 
     #[inline(always)]

@@ -71,14 +71,7 @@ pub extern "C" fn limiter_charge_unit(slot: u32, packet: *const Packet, now: u64
 #[unsafe(no_mangle)]
 pub extern "C" fn limiter_claim(slot: u32, packet: *const Packet, now: u64, key: u32, tag: u64) -> u64 {
     let Some((engine, tables, packet)) = open(slot, packet) else { return 0 };
-    u64::from(judge::claim(engine, tables, packet, now, unpack(key, tag)))
-}
-
-#[inline(never)]
-#[unsafe(no_mangle)]
-pub extern "C" fn limiter_charge_crowd(slot: u32, packet: *const Packet, now: u64, key: u32) -> u64 {
-    let Some((engine, tables, packet)) = open(slot, packet) else { return 0 };
-    judge::charge_crowd(engine, tables, packet, now, unpack(key, 0)).0
+    judge::claim(engine, tables, packet, now, unpack(key, tag)).0
 }
 
 #[inline(never)]
