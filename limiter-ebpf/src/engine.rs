@@ -123,11 +123,6 @@ impl Engine for Kernel {
     }
 
     #[inline(always)]
-    fn charge(self, _: &PolicyTables, packet: &Packet, now: u64, meter: u16) -> Answer {
-        Answer(verifier::opaque(steps::limiter_charge(self.slot, packet, now, u32::from(meter))))
-    }
-
-    #[inline(always)]
     fn charge_unit(self, _: &PolicyTables, packet: &Packet, now: u64, key: Key) -> Answer {
         Answer(verifier::opaque(steps::limiter_charge_unit(
             self.slot,
@@ -180,7 +175,17 @@ impl Set for KernelSet {
     #[inline(always)]
     fn describe(&self, way: usize, description: &Description) {
         // SAFETY: as above; readers recompute the tag and skip what does not match.
-        unsafe { core::ptr::write_volatile(self.description_at(way), *description) };
+        // Field by field: a copy of the whole would be made on the stack, which is short.
+        unsafe {
+            let place = self.description_at(way);
+            core::ptr::write_volatile(&raw mut (*place).network_high, description.network_high);
+            core::ptr::write_volatile(&raw mut (*place).network_low, description.network_low);
+            core::ptr::write_volatile(&raw mut (*place).dropped, description.dropped);
+            core::ptr::write_volatile(&raw mut (*place).passed, description.passed);
+            core::ptr::write_volatile(&raw mut (*place).meter, description.meter);
+            core::ptr::write_volatile(&raw mut (*place).scale, description.scale);
+            core::ptr::write_volatile(&raw mut (*place).width, description.width);
+        }
     }
 
     #[inline(always)]

@@ -42,13 +42,6 @@ pub extern "C" fn limiter_look(slot: u32, packet: *const Packet, now: u64, meter
     judge::look(engine, tables, packet, now, meter as u16).0
 }
 
-#[inline(never)]
-#[unsafe(no_mangle)]
-pub extern "C" fn limiter_charge(slot: u32, packet: *const Packet, now: u64, meter: u32) -> u64 {
-    let Some((engine, tables, packet)) = open(slot, packet) else { return 0 };
-    judge::charge(engine, tables, packet, now, meter as u16).0
-}
-
 /// Meter and unit of a key in one argument; the tag is another.
 #[inline(always)]
 pub fn pack(key: Key) -> u32 {

@@ -56,10 +56,10 @@ mod program {
     }
 
     /// The guard behind a randomiser of sources.
-    #[xdp]
+    #[xdp(frags)]
     pub fn random_guard(context: XdpContext) -> u32 {
         randomize(&context);
-        match guard::<false>(context.ctx).map(|ruling| ruling.outcome.verdict()) {
+        match guard::<true>(context.ctx).map(|ruling| ruling.outcome.verdict()) {
             Some(Verdict::Drop) => xdp_action::XDP_DROP,
             _ => xdp_action::XDP_PASS,
         }
