@@ -12,12 +12,14 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use limiter_tests::stores::policies::every_kind;
 use limiter_tests::stores::redis_server::{NAMESPACE, RedisServer};
 use limiter_tests::stores::{fresh, limit, named, single};
 use limiter_user::requests::key::Secret;
 use limiter_user::requests::limit::{Algorithm, Limit};
+use limiter_user::requests::publish::{Occasion, Publication};
 use limiter_user::requests::redis::{Address, LinkState, Password, RedisConfig, RedisStore, Tls, acl_rules};
-use limiter_user::requests::store::{Charge, Mode, Store, StoreError};
+use limiter_user::requests::store::{Charge, Mode, PlanStore, Store, StoreError};
 use tokio::time::timeout;
 
 /// Far more than anything here takes; only a hang exceeds it.
@@ -108,6 +110,24 @@ async fn a_frozen_server_opens_the_breaker_and_a_thawed_one_closes_it() {
     };
     // What was on its way may have been charged, once each, and nothing was sent twice.
     assert!((100 - 1 - timeouts..=99).contains(&remaining), "{remaining}");
+}
+
+#[tokio::test]
+async fn nothing_waits_for_ever_on_a_frozen_server() {
+    let server = RedisServer::start(&[]);
+    let store = started(&server).await;
+    let publication = Publication::new(NAMESPACE, &every_kind(), "hash", 1, "host");
+    server.freeze();
+    // The link still counts as up: all of these find out by themselves.
+    assert!(
+        timeout(PATIENCE, store.publish(&publication, Occasion::Applied)).await.expect("an answer").is_err()
+    );
+    assert!(timeout(PATIENCE, store.standing(&publication, true)).await.expect("an answer").is_err());
+    assert!(timeout(PATIENCE, store.plan(&fresh())).await.expect("an answer").is_err());
+    assert!(timeout(PATIENCE, store.set_plan(&fresh(), None)).await.expect("an answer").is_err());
+    server.thaw();
+    up(&store).await;
+    store.publish(&publication, Occasion::Applied).await.unwrap();
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use redis::aio::MultiplexedConnection;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::limit::{Algorithm, Limit};
 use super::policy::{DENY, Endpoint, RequestPolicy, Tag};
@@ -24,6 +24,7 @@ use super::store::StoreError;
 
 /// How often the store is looked at.
 const LOOK: Duration = Duration::from_secs(10);
+const PUBLISH_DEADLINE: Duration = Duration::from_secs(5);
 
 /// What `<ns>:policy` holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -208,8 +209,17 @@ impl RedisStore {
     }
 
     /// Publishes on a connection of its own: what is there now is watched, and replaced only if nobody else
-    /// replaces it at the same time.
+    /// replaces it at the same time. Fails rather than wait for a store that does not answer.
     pub async fn publish(
+        &self,
+        publication: &Publication,
+        occasion: Occasion,
+    ) -> Result<Standing, StoreError> {
+        let work = self.publish_in_time(publication, occasion);
+        timeout(PUBLISH_DEADLINE, work).await.unwrap_or(Err(StoreError::Timeout(PUBLISH_DEADLINE)))
+    }
+
+    async fn publish_in_time(
         &self,
         publication: &Publication,
         occasion: Occasion,
