@@ -53,6 +53,7 @@ const TOOLS: [Tool; 13] = [
         ..tool("", &[])
     },
     tool("openssl", &["openssl"]),
+    tool("wrk", &["wrk"]),
     // The distribution's own Python: its packages are not for another one that may come first in PATH.
     Tool { python_module: Some("redis"), ..tool("/usr/bin/python3", &["python3-redis"]) },
     Tool { program: "nginx", packages: &["nginx"], service: Some("nginx"), ..tool("", &[]) },
