@@ -35,7 +35,7 @@ const fn tool(program: &'static str, packages: &'static [&'static str]) -> Tool 
     Tool { program, packages, service: None, python_module: None }
 }
 
-const TOOLS: [Tool; 13] = [
+const TOOLS: [Tool; 14] = [
     tool("ip", &["iproute2"]),
     tool("ping", &["iputils-ping"]),
     tool("kill", &["procps"]),
