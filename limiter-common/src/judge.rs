@@ -649,7 +649,7 @@ fn crowd_cell<E: Engine>(engine: E, meter: &Meter, packet: &Packet) -> u32 {
     (meter.slot & 255) * CROWD_CELLS as u32 + (hash >> 32) as u32 % CROWD_CELLS as u32
 }
 
-/// Undoes [`charge`], given the crowd bits it returned.
+/// Undoes the charge of a meter, given the crowd bits it returned.
 #[inline(always)]
 pub fn give_back<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, meter: u16, crowd: u32) {
     let meter = meter_at(tables, meter);

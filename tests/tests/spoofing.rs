@@ -166,7 +166,10 @@ fn endure(flood: &Flood) {
     // At half load a claim meets a set of eight live ways with the probability that a Poisson variable of mean 4
     // exceeds 7: 5.1 %. The load here is far less; a few are chance, many would be a fault.
     let evicted = table.pressure - table_before.pressure;
-    assert!(evicted as f64 <= 0.051 * claimed as f64, "{evicted} live buckets were evicted of {claimed} claimed");
+    assert!(
+        evicted as f64 <= 0.051 * claimed as f64,
+        "{evicted} live buckets were evicted of {claimed} claimed"
+    );
     assert_eq!(map_memory(), memory_before, "the maps of this process grew");
 
     // Together the crowd is bounded too: eight times the rate and burst for each cell.

@@ -132,7 +132,8 @@ impl Guarded {
                 .map(|counter| counter.packets)
                 .sum();
         }
-        let output = self.pair.guarded.command("nft").args(["-j", "-t", "list", "counters"]).output().unwrap();
+        let output =
+            self.pair.guarded.command("nft").args(["-j", "-t", "list", "counters"]).output().unwrap();
         let listing: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         listing["nftables"]
             .as_array()
