@@ -13,15 +13,24 @@ pub trait Frame {
     /// Bytes of the whole frame, those beyond its first buffer included.
     fn length(&self) -> u32;
 
-    /// `N` bytes at `offset`, or `None` where the frame ends before them. `N` is at least 2: of one byte the
-    /// kernel's verifier draws no bound.
-    fn read<const N: usize>(&self, offset: u32) -> Option<[u8; N]>;
+    /// Two bytes in network order at `offset`, or `None` where the frame ends before them. (Nothing reads a
+    /// single byte: of one the kernel's verifier draws no bound.)
+    fn half(&self, offset: u32) -> Option<u16>;
+
+    /// `N` times four bytes in network order at `offset`, or `None` where the frame ends before them.
+    fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]>;
 
     /// Hides from a static analysis what an offset may be. The kernel's verifier would otherwise follow every
     /// chain of extension headers as a case of its own.
     #[inline(always)]
     fn blur(&self, offset: u32) -> u32 {
         offset
+    }
+
+    /// See [`parse_v6`], which the kernel program makes a function of its own.
+    #[inline(always)]
+    fn parse_v6(&self, start: u32, packet: &mut Packet) {
+        parse_v6(self, start, packet);
     }
 }
 
@@ -30,9 +39,19 @@ impl Frame for [u8] {
         u32::try_from(self.len()).unwrap_or(u32::MAX)
     }
 
-    fn read<const N: usize>(&self, offset: u32) -> Option<[u8; N]> {
+    fn half(&self, offset: u32) -> Option<u16> {
         let start = usize::try_from(offset).ok()?;
-        self.get(start..start.checked_add(N)?)?.try_into().ok()
+        Some(u16::from_be_bytes(self.get(start..start.checked_add(2)?)?.try_into().ok()?))
+    }
+
+    fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
+        let start = usize::try_from(offset).ok()?;
+        let bytes = self.get(start..start.checked_add(4 * N)?)?;
+        let mut words = [0; N];
+        for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(4)) {
+            *word = u32::from_be_bytes(bytes.try_into().ok()?);
+        }
+        Some(words)
     }
 }
 
@@ -87,14 +106,21 @@ enum Fragment {
 #[inline(always)]
 pub fn parse<F: Frame + ?Sized>(frame: &F) -> Packet {
     let mut packet = Packet::UNKNOWN;
+    parse_into(frame, &mut packet);
+    packet
+}
+
+/// The same, into a packet that is [`Packet::UNKNOWN`] yet.
+#[inline(always)]
+pub fn parse_into<F: Frame + ?Sized>(frame: &F, packet: &mut Packet) {
     let mut offset = ETHERTYPE_OFFSET;
-    let mut ethertype = read_u16(frame, offset);
+    let mut ethertype = frame.half(offset);
     for _ in 0..MAX_TAGS {
         if !ethertype.is_some_and(is_tag) {
             break;
         }
         offset += TAG_BYTES;
-        ethertype = read_u16(frame, offset);
+        ethertype = frame.half(offset);
     }
     offset += 2;
     if ethertype.is_some() {
@@ -102,14 +128,13 @@ pub fn parse<F: Frame + ?Sized>(frame: &F) -> Packet {
         packet.length = frame.length().wrapping_sub(offset);
     }
     match ethertype {
-        Some(ETHERTYPE_V4) => parse_v4(frame, offset, &mut packet),
-        Some(ETHERTYPE_V6) => parse_v6(frame, offset, &mut packet),
+        Some(ETHERTYPE_V4) => parse_v4(frame, offset, packet),
+        Some(ETHERTYPE_V6) => frame.parse_v6(offset, packet),
         Some(ETHERTYPE_ARP) => packet.shape = Shape::Link,
         Some(other) if !is_tag(other) => packet.shape = Shape::NonIp,
         // A third tag, or a frame that ends inside a tag.
         _ => packet.shape = Shape::Malformed,
     }
-    packet
 }
 
 #[inline(always)]
@@ -118,38 +143,32 @@ fn is_tag(ethertype: u16) -> bool {
 }
 
 #[inline(always)]
-fn read_u16<F: Frame + ?Sized>(frame: &F, offset: u32) -> Option<u16> {
-    frame.read::<2>(offset).map(u16::from_be_bytes)
-}
-
-#[inline(always)]
 fn parse_v4<F: Frame + ?Sized>(frame: &F, start: u32, packet: &mut Packet) {
     packet.family = Family::V4;
     packet.shape = Shape::Malformed;
-    let Some(header) = frame.read::<20>(start) else { return };
-    let header_bytes = u32::from(header[0] & 0x0f) * 4;
-    let total = u32::from(u16::from_be_bytes([header[2], header[3]]));
-    if header[0] >> 4 != 4 || header_bytes < V4_HEADER || total < header_bytes || total > packet.length {
+    let Some([first, fragment_word, protocol_word, source, _]) = frame.words::<5>(start) else { return };
+    let header_bytes = (first >> 24 & 0x0f) * 4;
+    let total = first & 0xffff;
+    if first >> 28 != 4 || header_bytes < V4_HEADER || total < header_bytes || total > packet.length {
         return;
     }
     packet.shape = Shape::Ip;
-    let source = u32::from_be_bytes([header[12], header[13], header[14], header[15]]);
     packet.source_low = crate::packet::V4_PREFIX_LOW | u64::from(source);
 
-    let fragment_field = u16::from_be_bytes([header[6], header[7]]);
-    let fragment = if fragment_field & 0x1fff != 0 {
+    let fragment = if fragment_word & 0x1fff != 0 {
         Fragment::Later
-    } else if fragment_field & 0x2000 != 0 {
+    } else if fragment_word & 0x2000 != 0 {
         Fragment::First
     } else {
         Fragment::No
     };
     // ICMPv6 over IPv4 means nothing to a host, nor ICMP over IPv6.
-    let protocol = if header[9] == ICMPV6 { NO_PROTOCOL } else { header[9] };
+    let protocol = (protocol_word >> 16) as u8;
+    let protocol = if protocol == ICMPV6 { NO_PROTOCOL } else { protocol };
     let upper = Upper { protocol, offset: start + header_bytes, end: start + total, fragment };
     parse_upper(frame, upper, packet);
     if fragment == Fragment::No {
-        if protocol == IGMP && header[8] == 1 {
+        if protocol == IGMP && protocol_word >> 24 == 1 {
             packet.spared = Spared::Igmp;
         } else if packet.kind == Kind::Udp && packet.source_port == 67 && packet.destination == 68 {
             packet.spared = Spared::DhcpReply;
@@ -157,28 +176,26 @@ fn parse_v4<F: Frame + ?Sized>(frame: &F, start: u32, packet: &mut Packet) {
     }
 }
 
+/// Describes what follows the Ethernet header of an IPv6 frame.
 #[inline(always)]
-fn parse_v6<F: Frame + ?Sized>(frame: &F, start: u32, packet: &mut Packet) {
+pub fn parse_v6<F: Frame + ?Sized>(frame: &F, start: u32, packet: &mut Packet) {
     packet.family = Family::V6;
     packet.shape = Shape::Malformed;
-    let Some(header) = frame.read::<24>(start) else { return };
-    let payload = u32::from(u16::from_be_bytes([header[4], header[5]]));
-    if header[0] >> 4 != 6 || packet.length < V6_HEADER || payload > packet.length - V6_HEADER {
+    let Some([first, second, a, b, c, d]) = frame.words::<6>(start) else { return };
+    let payload = second >> 16;
+    let protocol = (second >> 8) as u8;
+    if first >> 28 != 6 || packet.length < V6_HEADER || payload > packet.length - V6_HEADER {
         return;
     }
     packet.shape = Shape::Ip;
-    packet.source_high = u64::from_be_bytes([
-        header[8], header[9], header[10], header[11], header[12], header[13], header[14], header[15],
-    ]);
-    packet.source_low = u64::from_be_bytes([
-        header[16], header[17], header[18], header[19], header[20], header[21], header[22], header[23],
-    ]);
+    packet.source_high = u64::from(a) << 32 | u64::from(b);
+    packet.source_low = u64::from(c) << 32 | u64::from(d);
 
     // A jumbogram announces no length here; Linux then takes the frame's own.
-    let jumbo = payload == 0 && header[6] == HOP_BY_HOP;
+    let jumbo = payload == 0 && protocol == HOP_BY_HOP;
     let body = start + V6_HEADER;
     let end = if jumbo { start + packet.length } else { body + payload };
-    let mut upper = Upper { protocol: header[6], offset: body, end, fragment: Fragment::No };
+    let mut upper = Upper { protocol, offset: body, end, fragment: Fragment::No };
     if !walk_extensions(frame, &mut upper) {
         packet.kind = if upper.fragment == Fragment::First { Kind::Fragment } else { Kind::Other };
         return;
@@ -188,7 +205,7 @@ fn parse_v6<F: Frame + ?Sized>(frame: &F, start: u32, packet: &mut Packet) {
     }
     parse_upper(frame, upper, packet);
     if upper.fragment == Fragment::No {
-        if packet.kind == Kind::Icmpv6 && survives(frame, packet, &upper, header[7]) {
+        if packet.kind == Kind::Icmpv6 && survives(frame, packet, &upper, second as u8) {
             packet.shape = Shape::Link;
         } else if packet.kind == Kind::Udp && packet.source_port == 547 && packet.destination == 546 {
             packet.spared = Spared::Dhcpv6Reply;
@@ -209,27 +226,27 @@ fn walk_extensions<F: Frame + ?Sized>(frame: &F, upper: &mut Upper) -> bool {
         if upper.offset + 8 > upper.end {
             return false;
         }
-        let Some(extension) = frame.read::<4>(upper.offset) else { return false };
+        let Some([extension]) = frame.words::<1>(upper.offset) else { return false };
+        let units = extension >> 16 & 0xff;
         let bytes = match upper.protocol {
             FRAGMENT => {
-                let field = u16::from_be_bytes([extension[2], extension[3]]);
-                upper.fragment = if field & 0xfff8 != 0 {
+                upper.fragment = if extension & 0xfff8 != 0 {
                     Fragment::Later
-                } else if field & 1 != 0 || upper.fragment == Fragment::First {
+                } else if extension & 1 != 0 || upper.fragment == Fragment::First {
                     Fragment::First
                 } else {
                     Fragment::Atomic
                 };
                 8
             }
-            AUTHENTICATION => (u32::from(extension[1]) + 2) * 4,
-            _ => (u32::from(extension[1]) + 1) * 8,
+            AUTHENTICATION => (units + 2) * 4,
+            _ => (units + 1) * 8,
         };
         if upper.offset + bytes > upper.end {
             return false;
         }
         upper.offset = frame.blur(upper.offset + bytes);
-        upper.protocol = extension[0];
+        upper.protocol = (extension >> 24) as u8;
     }
     true
 }
@@ -257,8 +274,8 @@ fn parse_upper<F: Frame + ?Sized>(frame: &F, upper: Upper, packet: &mut Packet) 
         ICMPV6 => (Kind::Icmpv6, 8),
         _ => return,
     };
-    let ports = if upper.offset + bytes <= upper.end { frame.read::<4>(upper.offset) } else { None };
-    let Some(ports) = ports else {
+    let ports = if upper.offset + bytes <= upper.end { frame.words::<1>(upper.offset) } else { None };
+    let Some([ports]) = ports else {
         if upper.fragment == Fragment::First {
             packet.kind = Kind::Fragment;
         }
@@ -266,14 +283,14 @@ fn parse_upper<F: Frame + ?Sized>(frame: &F, upper: Upper, packet: &mut Packet) 
     };
     packet.kind = kind;
     match kind {
-        Kind::Icmp | Kind::Icmpv6 => packet.destination = u16::from(ports[0]),
+        Kind::Icmp | Kind::Icmpv6 => packet.destination = (ports >> 24) as u16,
         _ => {
-            packet.source_port = u16::from_be_bytes([ports[0], ports[1]]);
-            packet.destination = u16::from_be_bytes([ports[2], ports[3]]);
+            packet.source_port = (ports >> 16) as u16;
+            packet.destination = ports as u16;
         }
     }
     if kind == Kind::Tcp
-        && let Some([_, flags]) = frame.read::<2>(upper.offset + 12)
+        && let Some(flags) = frame.half(upper.offset + 12)
         && flags & 0x12 == 0x02
     {
         packet.kind = Kind::TcpSyn;
@@ -285,7 +302,7 @@ fn parse_upper<F: Frame + ?Sized>(frame: &F, upper: Upper, packet: &mut Packet) 
 fn survives<F: Frame + ?Sized>(frame: &F, packet: &Packet, upper: &Upper, hop_limit: u8) -> bool {
     match packet.destination {
         // Routers lower the hop limit, so 255 proves the neighbour.
-        133..=137 => hop_limit == 255 && frame.read::<2>(upper.offset).is_some_and(|[_, code]| code == 0),
+        133..=137 => hop_limit == 255 && frame.half(upper.offset).is_some_and(|field| field & 0xff == 0),
         // Listener queries, reports, dones.
         130..=132 | 143 => hop_limit == 1 && packet.source_high >> 54 == 0xfe80 >> 6,
         _ => false,

@@ -1,6 +1,6 @@
 //! Judgement's machine in the kernel: maps and clocks.
 
-use aya_ebpf::helpers::generated::{bpf_ktime_get_coarse_ns, bpf_ktime_get_ns};
+use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_ns};
 use limiter_common::{
     abi::{BucketSet, Description, PolicyTables, WAYS},
     bucket,
@@ -20,6 +20,10 @@ pub static SEED: [u64; 4] = [0; 4];
 pub static SETS: u32 = 1;
 #[unsafe(no_mangle)]
 pub static EPOCH: u64 = 0;
+#[unsafe(no_mangle)]
+pub static JIFFIES: u64 = 0;
+#[unsafe(no_mangle)]
+pub static JIFFY: u64 = 4000000*64;
 
 /// Reads a constant that the loader has set; a plain read would be folded to what stands above.
 #[inline(always)]
@@ -61,7 +65,8 @@ impl Engine for Kernel {
     #[inline(always)]
     fn now(self, coarse: bool) -> u64 {
         // SAFETY: helpers without arguments.
-        let now = unsafe { if coarse { bpf_ktime_get_coarse_ns() } else { bpf_ktime_get_ns() } };
+        if coarse { return unsafe { bpf_jiffies64() }.wrapping_sub(loaded(&JIFFIES)).wrapping_mul(loaded(&JIFFY)); }
+        let now = unsafe { bpf_ktime_get_ns() };
         bucket::ticks(now, loaded(&EPOCH))
     }
 

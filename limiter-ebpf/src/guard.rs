@@ -5,10 +5,11 @@ use limiter_common::{
     abi::{FAMILIES, MAX_RULES, POLICY_SLOTS, PolicyTables},
     judge::{self, Place, Ruling},
     packet::Packet,
+    parse,
     verdict::{OUTCOMES, Outcome},
 };
 
-use crate::{context, engine::Kernel, maps, verifier::opaque};
+use crate::{context::XdpFrame, engine::Kernel, maps, verifier::opaque};
 
 /// One drop in so many is added to the bucket that refused: an exact counter there would make every drop a
 /// write to memory the CPUs share.
@@ -21,7 +22,7 @@ const SAMPLE: u64 = 32;
 #[inline(always)]
 pub fn guard<const MULTI_BUFFER: bool>(context: *mut xdp_md) -> Option<Ruling> {
     let mut packet = Packet::UNKNOWN;
-    context::describe::<MULTI_BUFFER>(context, &mut packet);
+    parse::parse_into(&XdpFrame::<MULTI_BUFFER>(context), &mut packet);
     // The selector is read once: whatever changes meanwhile, one whole policy judges this packet.
     let control = maps::CONTROL.get_ptr(0)?;
     // SAFETY: a live map value. Volatile, so that it is read once.

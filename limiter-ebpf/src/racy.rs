@@ -7,10 +7,11 @@ use limiter_common::{
     hash,
     judge::{Engine, Key, network_key},
     packet::Packet,
+    parse,
     table::{self, Charge, Set, Word},
 };
 
-use crate::{atomic::Shared, context, engine::Kernel, maps};
+use crate::{atomic::Shared, context::XdpFrame, engine::Kernel, maps};
 
 /// Loads, compares, and stores: between the two another CPU may have stored.
 struct Racy(Shared);
@@ -40,7 +41,7 @@ pub fn admits(context: *mut xdp_md) -> bool {
 #[inline(always)]
 fn judge(context: *mut xdp_md) -> Option<bool> {
     let mut packet = Packet::UNKNOWN;
-    context::describe::<false>(context, &mut packet);
+    parse::parse_into(&XdpFrame::<false>(context), &mut packet);
     let control = maps::CONTROL.get_ptr(0)?;
     // SAFETY: a live map value.
     let slot = unsafe { core::ptr::read_volatile(&raw const (*control).active) } & (POLICY_SLOTS as u32 - 1);
