@@ -4,7 +4,7 @@
 //! raises [`ABI_VERSION`]: a daemon refuses to adopt maps pinned by another version.
 
 /// Version of everything in this file. Pinned beside the maps.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 /// Policy slots. A swap fills a slot nobody reads, then moves [`Control::active`]; four slots leave room for
 /// a candidate and a fallback beside the running policy.
@@ -287,4 +287,8 @@ pub struct Geometry {
     pub seed: [u64; 4],
     /// Kernel monotonic time in ns at which bucket words start.
     pub epoch: u64,
+    /// The kernel's tick counter at that time.
+    pub jiffies: u64,
+    /// Period of that counter in 1/64 ns.
+    pub jiffy: u64,
 }

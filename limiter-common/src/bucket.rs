@@ -32,6 +32,13 @@ pub fn ticks(now_ns: u64, epoch_ns: u64) -> u64 {
     (now_ns - epoch_ns) << 6
 }
 
+/// The same by the kernel's tick counter, which stood at `start` at the epoch and advances once a `period` of 1/64 ns.
+#[inline(always)]
+pub fn coarse_ticks(jiffies: u64, start: u64, period: u64) -> u64 {
+    let jiffies = if jiffies > start { jiffies } else { start };
+    (jiffies - start).wrapping_mul(period)
+}
+
 impl Rate {
     /// Ticks that `units` cost, rounded up; `None` when they are more than the whole burst.
     ///

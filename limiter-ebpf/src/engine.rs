@@ -20,10 +20,11 @@ pub static SEED: [u64; 4] = [0; 4];
 pub static SETS: u32 = 1;
 #[unsafe(no_mangle)]
 pub static EPOCH: u64 = 0;
+/// The tick counter at the epoch, and its period.
 #[unsafe(no_mangle)]
 pub static JIFFIES: u64 = 0;
 #[unsafe(no_mangle)]
-pub static JIFFY: u64 = 4000000*64;
+pub static JIFFY: u64 = 0;
 
 /// Reads a constant that the loader has set; a plain read would be folded to what stands above.
 #[inline(always)]
@@ -65,9 +66,14 @@ impl Engine for Kernel {
     #[inline(always)]
     fn now(self, coarse: bool) -> u64 {
         // SAFETY: helpers without arguments.
-        if coarse { return unsafe { bpf_jiffies64() }.wrapping_sub(loaded(&JIFFIES)).wrapping_mul(loaded(&JIFFY)); }
-        let now = unsafe { bpf_ktime_get_ns() };
-        bucket::ticks(now, loaded(&EPOCH))
+        unsafe {
+            if coarse {
+                // A load in the compiled program, where the coarse clock's helper is a call.
+                bucket::coarse_ticks(bpf_jiffies64(), loaded(&JIFFIES), loaded(&JIFFY))
+            } else {
+                bucket::ticks(bpf_ktime_get_ns(), loaded(&EPOCH))
+            }
+        }
     }
 
     #[inline(always)]

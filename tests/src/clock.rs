@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use limiter_common::abi::Geometry;
+
 fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one timespec into a place of that size.
@@ -15,9 +17,16 @@ pub fn precise() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 
-/// `bpf_ktime_get_coarse_ns`, in ns: as of the last tick, hence behind the precise one.
+/// The clock as of the last tick, in ns, hence behind the precise one.
 pub fn coarse() -> u64 {
     read(libc::CLOCK_MONOTONIC_COARSE)
+}
+
+/// The coarse clock as the kernel program counts it: whole kernel ticks since the table's epoch, in 1/64 ns.
+pub fn coarse_ticks(geometry: &Geometry) -> u64 {
+    let since = (coarse() - geometry.epoch) << 6;
+    // The clock's own steps are a few ns off the counter's.
+    (since + geometry.jiffy / 2) / geometry.jiffy * geometry.jiffy
 }
 
 /// Both clocks at one moment.

@@ -323,9 +323,17 @@ impl Guard {
     /// Keys and size of the table, as they are pinned beside it.
     pub fn geometry(&self) -> Geometry {
         let map = MapData::from_pin(self.pin.path().join("geometry")).expect("the geometry is pinned");
-        let map = Array::<_, [u64; 6]>::try_from(Map::Array(map)).expect("the geometry is 48 bytes");
-        let [first, seed0, seed1, seed2, seed3, epoch] = map.get(&0, 0).expect("the geometry is read");
-        Geometry { abi: first as u32, sets: (first >> 32) as u32, seed: [seed0, seed1, seed2, seed3], epoch }
+        let map = Array::<_, [u64; 8]>::try_from(Map::Array(map)).expect("the geometry is 64 bytes");
+        let [first, seed0, seed1, seed2, seed3, epoch, jiffies, jiffy] =
+            map.get(&0, 0).expect("the geometry is read");
+        Geometry {
+            abi: first as u32,
+            sets: (first >> 32) as u32,
+            seed: [seed0, seed1, seed2, seed3],
+            epoch,
+            jiffies,
+            jiffy,
+        }
     }
 }
 

@@ -13,7 +13,6 @@
 use std::{collections::HashMap, fmt::Write as _};
 
 use limiter_common::{
-    bucket,
     parse::parse,
     verdict::{Outcome, Verdict},
 };
@@ -44,7 +43,7 @@ fn kernel_and_host_agree() {
             table.chain((0..FRAMES).map(|_| generate::frame(&mut random, &corpus))).collect();
         offered += frames.len() as u64;
         for (number, frame) in frames.into_iter().enumerate() {
-            host.set_now(bucket::ticks(clock::coarse(), geometry.epoch));
+            host.set_now(clock::coarse_ticks(&geometry));
             let expected = host.judge(guard.tables(), &frame);
             let judged = guard.judge(&frame);
             let rule = guard.rule_name(expected.rule);

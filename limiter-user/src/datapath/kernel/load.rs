@@ -6,6 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, MapData};
+use aya::programs::{TestRun as _, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
 use limiter_common::abi::{ABI_VERSION, Geometry, WAYS};
 
@@ -17,6 +18,9 @@ pub static OBJECT: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_LIMITER")
 
 /// What tests and benches load beside it, on the same maps: see `limiter-ebpf/src/bin/probe.rs`.
 pub static PROBE: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_PROBE"));
+
+/// Tells how the program's two clocks stand to each other: see `limiter-ebpf/src/bin/clock.rs`.
+static CLOCK: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_CLOCK"));
 
 /// Maps of the object, which are pinned under their names in lower case.
 const MAPS: [&str; 8] =
@@ -57,6 +61,8 @@ pub fn load(object: &[u8], options: &Options) -> Result<(Ebpf, Geometry), Error>
         .override_global("SEED", &geometry.seed, true)
         .override_global("SETS", &geometry.sets, true)
         .override_global("EPOCH", &geometry.epoch, true)
+        .override_global("JIFFIES", &geometry.jiffies, true)
+        .override_global("JIFFY", &geometry.jiffy, true)
         .map_max_entries("BUCKETS", geometry.sets);
     for map in MAPS {
         loader.map_pin_path(map, map_path(pin, map));
@@ -132,10 +138,37 @@ fn geometry(options: &Options) -> Result<Geometry, Error> {
         return Ok(found);
     }
     let ways = options.buckets.max(64).next_power_of_two();
-    let geometry =
-        Geometry { abi: ABI_VERSION, sets: ways / WAYS as u32, seed: random()?, epoch: monotonic_ns() };
+    let (epoch, jiffies) = epoch()?;
+    let geometry = Geometry {
+        abi: ABI_VERSION,
+        sets: ways / WAYS as u32,
+        seed: random()?,
+        epoch,
+        jiffies,
+        jiffy: tick_ns() << 6,
+    };
     pin_geometry(&options.pin, &geometry)?;
     Ok(geometry)
+}
+
+/// A moment by both of the program's clocks: the coarse monotonic one in ns, and the tick counter.
+///
+/// The kernel moves both in one step, and the counter by whole periods of the monotonic clock, so they stay together.
+fn epoch() -> Result<(u64, u64), Error> {
+    let mut ebpf = EbpfLoader::new().load(CLOCK).map_err(refused)?;
+    let missing = || Error::Refused { reason: "the clock program is missing from its object".to_owned() };
+    let program: &mut Xdp = ebpf.program_mut("clock").ok_or_else(missing)?.try_into().map_err(refused)?;
+    program.load().map_err(refused)?;
+    let mut read = [0; 64];
+    let options = TestRunOptions {
+        data_in: Some(&[0; 64]),
+        data_out: Some(&mut read),
+        repeat: 1,
+        ..TestRunOptions::default()
+    };
+    program.test_run(options).map_err(refused)?;
+    let (numbers, _) = read.as_chunks::<8>();
+    Ok((u64::from_ne_bytes(numbers[1]), u64::from_ne_bytes(numbers[0])))
 }
 
 fn random() -> Result<[u64; 4], Error> {
