@@ -34,14 +34,12 @@ pub const V4_ENTRIES: u32 = 256;
 /// Levels of the IPv6 tree: 64⁴ boundaries are more than enough.
 pub const V6_LEVELS: usize = 4;
 
-/// The rows of a prefix image. What does not exist reads as 0.
+/// The rows of a prefix image.
 pub trait Rows {
-    /// `index` in `0..256`.
-    fn u32_at(&self, row: u32, index: u32) -> u32;
-    /// `index` in `0..128`.
-    fn u64_at(&self, row: u32, index: u32) -> u64;
-    /// `index` in `0..1024`.
-    fn u8_at(&self, row: u32, index: u32) -> u8;
+    type Row: Numbers;
+
+    /// A row, or `None` where there is none. In the kernel this is a call, so a search asks once for each row it reads.
+    fn row(&self, row: u32) -> Option<Self::Row>;
 
     /// Hides from a static analysis what a number may be. The kernel's verifier would otherwise follow every
     /// way through the tree as a case of its own.
@@ -51,20 +49,38 @@ pub trait Rows {
     }
 }
 
+/// The numbers in a row.
+pub trait Numbers: Copy {
+    /// `index` in `0..256`.
+    fn u32_at(self, index: u32) -> u32;
+    /// `index` in `0..128`.
+    fn u64_at(self, index: u32) -> u64;
+    /// `index` in `0..1024`.
+    fn u8_at(self, index: u32) -> u8;
+}
+
+impl Numbers for &Row {
+    fn u32_at(self, index: u32) -> u32 {
+        let (numbers, _) = self.0.as_chunks();
+        numbers.get(index as usize).copied().map_or(0, u32::from_ne_bytes)
+    }
+
+    fn u64_at(self, index: u32) -> u64 {
+        let (numbers, _) = self.0.as_chunks();
+        numbers.get(index as usize).copied().map_or(0, u64::from_ne_bytes)
+    }
+
+    fn u8_at(self, index: u32) -> u8 {
+        self.0.get(index as usize).copied().unwrap_or(0)
+    }
+}
+
 /// A whole image in memory, as the compiler makes it.
-impl Rows for &[Row] {
-    fn u32_at(&self, row: u32, index: u32) -> u32 {
-        let bytes = self.get(row as usize).and_then(|row| row.0.chunks_exact(4).nth(index as usize));
-        bytes.and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_ne_bytes)
-    }
+impl<'a> Rows for &'a [Row] {
+    type Row = &'a Row;
 
-    fn u64_at(&self, row: u32, index: u32) -> u64 {
-        let bytes = self.get(row as usize).and_then(|row| row.0.chunks_exact(8).nth(index as usize));
-        bytes.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes)
-    }
-
-    fn u8_at(&self, row: u32, index: u32) -> u8 {
-        self.get(row as usize).and_then(|row| row.0.get(index as usize)).copied().unwrap_or(0)
+    fn row(&self, row: u32) -> Option<&'a Row> {
+        self.get(row as usize)
     }
 }
 
@@ -84,20 +100,42 @@ pub fn v4_class(index: &[u64; 65536], rows: &impl Rows, address: u32) -> u8 {
     if count == 0 {
         return class;
     }
-    let start = block as u32;
-    // The entries before `low` begin at or below the address, those from `high` on above it.
     let target = address & 0xffff;
-    let mut low = 0;
-    let mut high = count;
+    let start = block as u32;
+    let mut row = start / V4_ENTRIES;
+    let mut high = start % V4_ENTRIES + count;
+    let mut low = start % V4_ENTRIES;
+    if count > V4_ENTRIES {
+        // Whole rows: the last one that begins at or below the address, or the first. 8 halvings exhaust 256 rows.
+        let mut first = 0;
+        let mut last = (count - 1) / V4_ENTRIES;
+        for _ in 0..8 {
+            if first >= last {
+                break;
+            }
+            let middle = (first + last).wrapping_add(1) / 2;
+            let begins = rows.row(row.wrapping_add(middle)).map_or(0, |entries| entries.u32_at(0));
+            if begins >> 16 <= target {
+                first = rows.blur(middle);
+            } else {
+                last = rows.blur(middle.wrapping_sub(1));
+            }
+        }
+        row = row.wrapping_add(first);
+        let left = count.wrapping_sub(first.wrapping_mul(V4_ENTRIES));
+        high = if left < V4_ENTRIES { left } else { V4_ENTRIES };
+        low = 0;
+    }
+    let Some(entries) = rows.row(row) else { return class };
+    // The entries before `low` begin at or below the address, those from `high` on above it.
     let mut found = u32::from(class);
-    // 17 halvings exhaust any count a /16 can have.
-    for _ in 0..17 {
+    // 9 halvings exhaust a row.
+    for _ in 0..9 {
         if low >= high {
             break;
         }
         let middle = low.wrapping_add(high) / 2;
-        let place = start.wrapping_add(middle);
-        let entry = rows.u32_at(place / V4_ENTRIES, place % V4_ENTRIES);
+        let entry = entries.u32_at(middle & (V4_ENTRIES - 1));
         if entry >> 16 <= target {
             found = entry;
             low = rows.blur(middle.wrapping_add(1));
@@ -123,14 +161,14 @@ pub fn v6_class(header: &Header, rows: &impl Rows, high: u64, low: u64) -> u8 {
         if level as u32 >= header.v6_depth {
             break;
         }
-        let row = header.v6_levels[level].wrapping_add(position);
+        let Some(row) = rows.row(header.v6_levels[level].wrapping_add(position)) else { return 0 };
         // The first key of a node on the way is never above the address, so six halvings find the last such.
         let mut slot = 0u32;
         let mut step = V6_KEYS / 2;
         for _ in 0..6 {
             let probe = slot + step;
-            let key_high = rows.u64_at(row, probe * 2);
-            if key_high < high || (key_high == high && rows.u64_at(row, probe * 2 + 1) <= low) {
+            let key_high = row.u64_at(probe * 2);
+            if key_high < high || (key_high == high && row.u64_at(probe * 2 + 1) <= low) {
                 slot = rows.blur(probe);
             }
             step /= 2;
@@ -138,5 +176,6 @@ pub fn v6_class(header: &Header, rows: &impl Rows, high: u64, low: u64) -> u8 {
         position = position.wrapping_mul(V6_KEYS).wrapping_add(slot);
     }
     let boundary = position.wrapping_add(u32::from(highest));
-    rows.u8_at(header.v6_classes.wrapping_add(boundary / 1024), boundary % 1024)
+    let classes = rows.row(header.v6_classes.wrapping_add(boundary / 1024));
+    classes.map_or(0, |classes| classes.u8_at(boundary % 1024))
 }

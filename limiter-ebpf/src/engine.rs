@@ -2,12 +2,12 @@
 
 use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_ns};
 use limiter_common::{
-    abi::{BucketSet, Description, PolicyTables, WAYS},
+    abi::{BucketSet, Description, PolicyTables, Row, WAYS},
     bucket,
     hash::Keys,
     judge::{Answer, Engine, Key, Limited},
     packet::Packet,
-    prefix::Rows,
+    prefix::{Numbers, Rows},
     table::Set,
 };
 
@@ -225,29 +225,39 @@ impl KernelSet {
 pub struct SlotRows(Kernel);
 
 impl Rows for SlotRows {
-    #[inline(always)]
-    fn u32_at(&self, row: u32, index: u32) -> u32 {
-        let Some(row) = maps::PREFIXES.get_value(self.0.slot, &row) else { return 0 };
-        // SAFETY: a live map value of 1024 bytes, aligned to 8; the masked index is inside it.
-        unsafe { row.0.as_ptr().cast::<u32>().add(index as usize & 255).read() }
-    }
+    type Row = KernelRow;
 
     #[inline(always)]
-    fn u64_at(&self, row: u32, index: u32) -> u64 {
-        let Some(row) = maps::PREFIXES.get_value(self.0.slot, &row) else { return 0 };
-        // SAFETY: as above.
-        unsafe { row.0.as_ptr().cast::<u64>().add(index as usize & 127).read() }
-    }
-
-    #[inline(always)]
-    fn u8_at(&self, row: u32, index: u32) -> u8 {
-        let Some(row) = maps::PREFIXES.get_value(self.0.slot, &row) else { return 0 };
-        // SAFETY: as above.
-        unsafe { row.0.as_ptr().add(index as usize & 1023).read() }
+    fn row(&self, row: u32) -> Option<KernelRow> {
+        maps::PREFIXES.get_value(self.0.slot, &row).map(|row| KernelRow(row))
     }
 
     #[inline(always)]
     fn blur(&self, number: u32) -> u32 {
         self.0.blur(number as usize) as u32
+    }
+}
+
+/// A row: a live map value of 1024 bytes, aligned to 8. Every index is masked to lie inside.
+#[derive(Clone, Copy)]
+pub struct KernelRow(*const Row);
+
+impl Numbers for KernelRow {
+    #[inline(always)]
+    fn u32_at(self, index: u32) -> u32 {
+        // SAFETY: see the type.
+        unsafe { self.0.cast::<u32>().add(index as usize & 255).read() }
+    }
+
+    #[inline(always)]
+    fn u64_at(self, index: u32) -> u64 {
+        // SAFETY: see the type.
+        unsafe { self.0.cast::<u64>().add(index as usize & 127).read() }
+    }
+
+    #[inline(always)]
+    fn u8_at(self, index: u32) -> u8 {
+        // SAFETY: see the type.
+        unsafe { self.0.cast::<u8>().add(index as usize & 1023).read() }
     }
 }

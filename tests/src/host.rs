@@ -3,11 +3,10 @@
 use std::cell::Cell;
 
 use limiter_common::{
-    abi::{CROWD_CELLS, Description, Geometry, MAX_METERS, PolicyTables, ROW_BYTES, Row, WAYS, lone},
+    abi::{CROWD_CELLS, Description, Geometry, MAX_METERS, PolicyTables, Row, WAYS, lone},
     hash::Keys,
     judge::{self, Engine, Ruling},
     parse,
-    prefix::Rows,
     table::{Set, Word},
 };
 
@@ -84,7 +83,7 @@ impl Keys for &Host {
 impl<'a> Engine for &'a Host {
     type Set = HostSet<'a>;
     type Word = HostWord<'a>;
-    type Rows = HostRows<'a>;
+    type Rows = &'a [Row];
 
     fn now(self, _coarse: bool) -> u64 {
         self.now.get()
@@ -102,8 +101,8 @@ impl<'a> Engine for &'a Host {
         self.lone.get(index as usize).map(HostWord)
     }
 
-    fn rows(self) -> HostRows<'a> {
-        HostRows(&self.rows)
+    fn rows(self) -> &'a [Row] {
+        &self.rows
     }
 
     fn evicted(self) {
@@ -160,31 +159,5 @@ impl<'a> Set for HostSet<'a> {
         let cell = &self.0.descriptions[way];
         let found = cell.get();
         cell.set(Description { dropped: found.dropped.wrapping_add(packets), ..found });
-    }
-}
-
-#[derive(Clone, Copy)]
-pub struct HostRows<'a>(&'a [Row]);
-
-impl HostRows<'_> {
-    /// `N` bytes at `offset` of a row; zeros where there is no row.
-    fn bytes<const N: usize>(&self, row: u32, offset: u32) -> [u8; N] {
-        let offset = offset as usize;
-        assert!(offset + N <= ROW_BYTES, "{N} bytes at {offset} of a row");
-        self.0.get(row as usize).map_or([0; N], |row| row.0[offset..offset + N].try_into().expect("N bytes"))
-    }
-}
-
-impl Rows for HostRows<'_> {
-    fn u32_at(&self, row: u32, index: u32) -> u32 {
-        u32::from_ne_bytes(self.bytes(row, index * 4))
-    }
-
-    fn u64_at(&self, row: u32, index: u32) -> u64 {
-        u64::from_ne_bytes(self.bytes(row, index * 8))
-    }
-
-    fn u8_at(&self, row: u32, index: u32) -> u8 {
-        u8::from_ne_bytes(self.bytes(row, index))
     }
 }

@@ -2,7 +2,7 @@
 
 use limiter_common::{
     abi::{Header, ROW_BYTES, Row},
-    prefix::{V6_KEYS, V6_LEVELS},
+    prefix::{V4_ENTRIES, V6_KEYS, V6_LEVELS},
 };
 
 use super::classes::SetClasses;
@@ -31,6 +31,7 @@ fn append<const N: usize>(rows: &mut Vec<Row>, numbers: impl Iterator<Item = [u8
     }
 }
 
+/// The entries of every /16, those of one in one row or filling whole rows; zeros between.
 fn v4_entries(boundaries: &[(u32, u8)], index: &mut [u64; 65536]) -> Vec<u32> {
     let mut entries = Vec::with_capacity(boundaries.len());
     let mut left = boundaries.iter().copied().peekable();
@@ -41,13 +42,17 @@ fn v4_entries(boundaries: &[(u32, u8)], index: &mut [u64; 65536]) -> Vec<u32> {
             class = begins;
         }
         let at_start = class;
-        let first = entries.len();
+        let mut own = Vec::new();
         while let Some((address, begins)) = left.next_if(|(address, _)| address >> 16 == block as u32) {
-            entries.push(address << 16 | u32::from(begins));
+            own.push(address << 16 | u32::from(begins));
             class = begins;
         }
-        let count = entries.len() - first;
-        *description = first as u64 | (count as u64) << 32 | u64::from(at_start) << 56;
+        let row = V4_ENTRIES as usize;
+        if own.len() > row - entries.len() % row {
+            entries.resize(entries.len().next_multiple_of(row), 0);
+        }
+        *description = entries.len() as u64 | (own.len() as u64) << 32 | u64::from(at_start) << 56;
+        entries.append(&mut own);
     }
     entries
 }
