@@ -2,15 +2,16 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, MapData};
 use aya::programs::{TestRun as _, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
-use limiter_common::abi::{ABI_VERSION, Geometry, WAYS};
+use limiter_common::abi::{ABI_VERSION, Geometry, POLICY_SLOTS, Row, WAYS};
 
-use super::sys::Plain;
+use super::sys::{self, Plain};
 use crate::datapath::{Error, Options};
 
 /// The kernel's half, built with this crate.
@@ -56,6 +57,7 @@ pub fn load(object: &[u8], options: &Options) -> Result<(Ebpf, Geometry), Error>
 
     make_directory(pin)?;
     let geometry = geometry(options)?;
+    make_prefixes(pin)?;
     let mut loader = EbpfLoader::new();
     loader
         .override_global("SEED", &geometry.seed, true)
@@ -68,6 +70,27 @@ pub fn load(object: &[u8], options: &Options) -> Result<(Ebpf, Geometry), Error>
         loader.map_pin_path(map, map_path(pin, map));
     }
     Ok((loader.load(object).map_err(refused)?, geometry))
+}
+
+/// An array for one prefix image, which is mapped to fill it, and may be of any size inside the map of maps.
+pub fn new_image(entries: u32) -> Result<MapData, Error> {
+    let map =
+        sys::array(b"PREFIX_IMAGE\0\0\0\0", size_of::<Row>() as u32, entries, sys::MMAPABLE | sys::INNER_MAP)
+            .map_err(|error| Error::io("make a prefix image", error))?;
+    MapData::from_fd(map).map_err(refused)
+}
+
+/// Makes the map of prefix images, unless it is pinned. aya would describe its inner map by types, and before Linux
+/// 6.2 such a map takes none without types in its place: both must agree on where a value has no timer.
+fn make_prefixes(pin: &Path) -> Result<(), Error> {
+    let path = map_path(pin, "PREFIXES");
+    if path.exists() {
+        return Ok(());
+    }
+    let inner = new_image(1)?;
+    sys::array_of_maps(b"PREFIXES\0\0\0\0\0\0\0\0", inner.fd().as_fd(), POLICY_SLOTS as u32)
+        .and_then(|map| sys::object_pin(map.as_fd(), &path))
+        .map_err(|error| Error::io("make the map of prefix images", error))
 }
 
 /// The last cause of an aya error says what the kernel said; the rest is where it happened.

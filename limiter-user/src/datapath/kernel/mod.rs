@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use aya::Ebpf;
-use aya::maps::{Array, ArrayOfMaps, MapData, PerCpuArray, PerCpuValues};
+use aya::maps::{ArrayOfMaps, MapData, PerCpuArray, PerCpuValues};
 use aya::programs::Xdp;
 use limiter_common::abi::{
     BYTES, BucketSet, CROWD_CELLS, Control, Counter, CrowdCell, FAMILIES, Geometry, Header, LoneWord,
@@ -30,9 +30,6 @@ use self::load::refused;
 use self::mapped::Mapped;
 use self::sys::Plain;
 use super::{Bucket, Datapath, Error, Facts, Image, Interface, Mode, Options, RuleTotals, TableUse};
-
-/// Flags of a prefix image: mapped by us, of any size inside the map of maps.
-const IMAGE_FLAGS: u32 = (1 << 10) | (1 << 12);
 
 /// See the module.
 pub struct Kernel {
@@ -413,9 +410,9 @@ fn adopt_images(pin: &Path) -> Result<[Option<MapData>; POLICY_SLOTS], Error> {
 fn make_image(pin: &Path, slot: u32, entries: u32) -> Result<MapData, Error> {
     let path = load::image_path(pin, slot);
     let _ = fs::remove_file(&path);
-    let image = Array::<MapData, Plain<Row>>::create(entries, IMAGE_FLAGS).map_err(refused)?;
+    let image = load::new_image(entries)?;
     image.pin(&path).map_err(refused)?;
-    MapData::from_pin(&path).map_err(refused)
+    Ok(image)
 }
 
 fn remove_pins(pin: &Path) -> Result<(), Error> {

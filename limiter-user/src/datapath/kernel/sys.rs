@@ -1,4 +1,4 @@
-//! The few `bpf(2)` commands on links that are called by hand.
+//! The few `bpf(2)` commands that are called by hand: most are on links.
 //!
 //! aya's own attach falls back to netlink where the kernel refuses a link, which hides the reason and leaves
 //! a guard that dies with the process. A link that is pinned lives on.
@@ -12,6 +12,7 @@ use std::path::Path;
 use aya::Pod;
 use limiter_common::abi::{BucketSet, Control, CrowdCell, Geometry, LoneWord, Row, RuleCounters};
 
+const BPF_MAP_CREATE: libc::c_long = 0;
 const BPF_OBJ_PIN: libc::c_long = 6;
 const BPF_OBJ_GET: libc::c_long = 7;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
@@ -22,6 +23,11 @@ const BPF_LINK_GET_FD_BY_ID: libc::c_long = 30;
 const BPF_LINK_GET_NEXT_ID: libc::c_long = 31;
 const BPF_LINK_DETACH: libc::c_long = 34;
 const BPF_XDP: u32 = 37;
+
+/// User space may map the values of an array.
+pub const MMAPABLE: u32 = 1 << 10;
+/// Inside a map of maps, an array need not be as long as another in its place.
+pub const INNER_MAP: u32 = 1 << 12;
 
 /// `union bpf_attr` of one command; every command is given the same zeroed space.
 #[repr(C, align(8))]
@@ -52,6 +58,28 @@ fn owned(descriptor: libc::c_long) -> OwnedFd {
 fn pointer(attributes: &mut Attributes, position: usize, address: u64) {
     attributes.0[position] = address as u32;
     attributes.0[position + 1] = (address >> 32) as u32;
+}
+
+/// An array of plain values, which no types (BTF) describe. `flags` are [`MMAPABLE`] and [`INNER_MAP`].
+pub fn array(name: &[u8; 16], value_bytes: u32, entries: u32, flags: u32) -> io::Result<OwnedFd> {
+    const ARRAY: u32 = 2;
+    create_map(name, [ARRAY, 4, value_bytes, entries, flags, 0])
+}
+
+/// An array with so many places for maps that are like `inner`.
+pub fn array_of_maps(name: &[u8; 16], inner: BorrowedFd<'_>, places: u32) -> io::Result<OwnedFd> {
+    const ARRAY_OF_MAPS: u32 = 12;
+    create_map(name, [ARRAY_OF_MAPS, 4, 4, places, 0, inner.as_raw_fd() as u32])
+}
+
+/// Type, bytes of a key and of a value, entries, flags, inner map; behind a NUMA node stands the name.
+fn create_map(name: &[u8; 16], fields: [u32; 6]) -> io::Result<OwnedFd> {
+    let mut attributes = Attributes([0; 32]);
+    attributes.0[..6].copy_from_slice(&fields);
+    for (word, part) in attributes.0[7..11].iter_mut().zip(name.as_chunks().0) {
+        *word = u32::from_ne_bytes(*part);
+    }
+    call(BPF_MAP_CREATE, &mut attributes).map(owned)
 }
 
 /// Attaches an XDP program by a link. `flags` are `XDP_FLAGS_*`.
