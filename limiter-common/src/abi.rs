@@ -235,6 +235,14 @@ pub struct BucketSet {
     pub descriptions: [Description; WAYS],
 }
 
+/// Bits of one copy in a [`FilterLine`].
+pub const FILTER_BITS: u32 = 256;
+
+/// One cache line of the filter: both copies of its bits, see [`crate::filter`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FilterLine(pub [[u64; 4]; 2]);
+
 /// A crowd cell: bucket words by unit.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,6 +13,7 @@ use crate::abi::{
     MAX_METERS_PER_RULE, MAX_RULES, Meter, PACKETS, PolicyTables, RULE_COARSE, Rate, Rule, action, lone,
 };
 use crate::bucket::{self, Refusal};
+use crate::filter;
 use crate::hash::{self, Keys};
 use crate::packet::{Family, Kind, Packet, Shape, Spared};
 use crate::prefix::{self, Rows};
@@ -33,6 +34,8 @@ pub trait Engine: Keys {
     fn crowd(self, cell: u32, unit: usize) -> Option<Self::Word>;
     /// One of [`lone`].
     fn lone(self, index: u32) -> Option<Self::Word>;
+    /// Word `word` of both copies of a line of the filter, see [`filter`].
+    fn filter(self, line: u32, word: usize) -> Option<[Self::Word; 2]>;
     /// The prefix rows of the policy in force.
     fn rows(self) -> Self::Rows;
     /// A live bucket was evicted.
@@ -239,7 +242,7 @@ pub fn judge<E: Engine>(engine: E, tables: &PolicyTables, packet: &mut Packet) -
 fn spend<E: Engine>(engine: E, place: usize, rate: &Rate) -> bool {
     let Some(word) = engine.lone(place as u32) else { return false };
     let Some(cost) = rate.cost(1) else { return false };
-    table::charge(word, engine.now(true), cost, rate, || true) == Charge::Done
+    table::charge(word, engine.now(true), cost, rate, || (), || true) == Charge::Done
 }
 
 #[inline(always)]
@@ -508,6 +511,9 @@ pub fn look<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: u
     let meter = meter_at(tables, meter);
     let Some(costs) = costs(meter, packet) else { return Answer::refused(Refusal::Oversize, Place::NONE) };
     let tag = tag(engine, meter, packet);
+    if !may_live(engine, tag) {
+        return Answer::ROOM;
+    }
     let set_index = hash::set_index(engine, tag);
     let Some(set) = engine.set(set_index) else { return Answer::ROOM };
     for unit in [PACKETS, BYTES] {
@@ -564,7 +570,7 @@ pub fn charge_unit<E: Engine>(
     };
     let set_index = hash::set_index(engine, tag);
     let Some(set) = engine.set(set_index) else { return over };
-    let mut found = find(engine, set, tag, unit);
+    let mut found = if may_live(engine, tag) { find(engine, set, tag, unit) } else { None };
     if found.is_none() {
         let answer = engine.claim(tables, packet, now, key);
         if answer != Answer::CLAIMED {
@@ -575,7 +581,14 @@ pub fn charge_unit<E: Engine>(
     // Claimed and lost again at once: so many others are at this set that the packet is dropped.
     let Some(way) = found else { return over };
     let place = Place::way(set_index, way);
-    match table::charge(set.word(unit, way), now, cost, rate, || set.tag(way).load() == tag) {
+    match table::charge(
+        set.word(unit, way),
+        now,
+        cost,
+        rate,
+        || enlist(engine, tag),
+        || set.tag(way).load() == tag,
+    ) {
         Charge::Done => {
             if unit == PACKETS || meter.rates[PACKETS].multiplier == 0 {
                 set.add_passed(way, 1);
@@ -596,6 +609,7 @@ pub fn claim<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: 
     }
     let Some(set) = engine.set(hash::set_index(engine, key.tag)) else { return Answer::CLAIMED };
     let Some(costs) = costs(meter, packet) else { return Answer::CLAIMED };
+    enlist(engine, key.tag);
     match table::claim(set, key.tag, now, meter, costs, |way| engine.blur(way)) {
         Claim::Free(way) => set.describe(way, &description(meter, packet)),
         Claim::Evicted(way) => {
@@ -631,7 +645,7 @@ fn charge_crowd<E: Engine>(engine: E, meter: &Meter, packet: &Packet, now: u64, 
     let rate = meter.rates[unit & 1].crowd();
     let Some(word) = engine.crowd(cell, unit) else { return over };
     let Some(cost) = rate.cost(units(packet, unit)) else { return over };
-    match table::charge(word, now, cost, &rate, || true) {
+    match table::charge(word, now, cost, &rate, || (), || true) {
         Charge::Done => Answer::charged(1 << (unit & 1)),
         Charge::Refused(refusal) => Answer::refused(refusal, place),
         Charge::Lost => over,
@@ -684,6 +698,22 @@ fn give_back_unit<E: Engine>(engine: E, meter: &Meter, packet: &Packet, tag: u64
             // One pass less: the sum wraps.
             set.add_passed(way, u64::MAX);
         }
+    }
+}
+
+/// Whether the tag may have a live bucket.
+#[inline(always)]
+fn may_live<E: Engine>(engine: E, tag: u64) -> bool {
+    let place = filter::place(engine, tag);
+    engine.filter(place.line, place.word).is_none_or(|copies| filter::contains(&copies, place.bit))
+}
+
+/// Says of a tag that it may have one.
+#[inline(always)]
+fn enlist<E: Engine>(engine: E, tag: u64) {
+    let place = filter::place(engine, tag);
+    if let Some(copies) = engine.filter(place.line, place.word) {
+        filter::insert(&copies, place.bit);
     }
 }
 

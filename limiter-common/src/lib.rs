@@ -7,6 +7,7 @@
 
 pub mod abi;
 pub mod bucket;
+pub mod filter;
 pub mod hash;
 pub mod judge;
 pub mod packet;

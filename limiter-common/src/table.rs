@@ -16,6 +16,8 @@ pub trait Word {
     fn load(&self) -> u64;
     /// Stores `new` if the word is `old`; whether it did.
     fn swap(&self, old: u64, new: u64) -> bool;
+    /// Sets bits, whatever else is written meanwhile.
+    fn insert(&self, bits: u64);
 }
 
 /// One set of eight ways, shared between CPUs. `way` is below [`WAYS`], `unit` below 2.
@@ -52,14 +54,25 @@ pub fn find<S: Set>(set: S, tag: u64, unit: usize, blur: impl Fn(usize) -> usize
     if best == WAYS { None } else { Some(best) }
 }
 
-/// Takes `cost` from a word, or says why there is no room. `still_owned` is asked after a lost race.
+/// Takes `cost` from a word, or says why there is no room. `awaken` is called before a full bucket becomes a live one,
+/// `still_owned` asked after a lost race.
 #[inline(always)]
-pub fn charge<W: Word>(word: W, now: u64, cost: u64, rate: &Rate, still_owned: impl Fn() -> bool) -> Charge {
+pub fn charge<W: Word>(
+    word: W,
+    now: u64,
+    cost: u64,
+    rate: &Rate,
+    awaken: impl Fn(),
+    still_owned: impl Fn() -> bool,
+) -> Charge {
     for _ in 0..TRIES {
         let old = word.load();
         match bucket::admit(old, now, cost, rate.tolerance) {
             Err(refusal) => return Charge::Refused(refusal),
             Ok(new) => {
+                if bucket::is_full(old, now) {
+                    awaken();
+                }
                 if word.swap(old, new) {
                     return Charge::Done;
                 }

@@ -4,7 +4,7 @@
 //! `-Ctarget-cpu=v3`). An atomic load fails in instruction selection, a volatile one is the same machine
 //! instruction. The result of a relaxed `fetch_*` is miscompiled: none is used here.
 
-use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd};
+use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_or, atomic_xadd};
 
 use limiter_common::table::Word;
 
@@ -49,5 +49,11 @@ impl Word for Shared {
             atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(self.0, old, new)
         };
         swapped
+    }
+
+    #[inline(always)]
+    fn insert(&self, bits: u64) {
+        // SAFETY: `new` was promised a live, aligned word.
+        unsafe { atomic_or::<u64, u64, { AtomicOrdering::SeqCst }>(self.0, bits) };
     }
 }

@@ -7,7 +7,8 @@ use aya_ebpf::{
     macros::btf_map,
 };
 use limiter_common::abi::{
-    BucketSet, Control, CrowdCell, LoneWord, MAX_RULES, POLICY_SLOTS, PolicyTables, Row, RuleCounters, lone,
+    BucketSet, Control, CrowdCell, FilterLine, LoneWord, MAX_RULES, POLICY_SLOTS, PolicyTables, Row,
+    RuleCounters, lone,
 };
 
 const MAPPED: usize = BPF_F_MMAPABLE as usize;
@@ -28,6 +29,10 @@ pub static CONTROL: Array<Control, 1, MAPPED> = Array::new();
 /// The bucket table.
 #[btf_map]
 pub static BUCKETS: Array<BucketSet, 1, MAPPED> = Array::new();
+
+/// Which tags may have a live bucket.
+#[btf_map]
+pub static FILTER: Array<FilterLine, 1, MAPPED> = Array::new();
 
 /// Crowd cells of every meter.
 #[btf_map]

@@ -30,6 +30,11 @@ impl Word for Racy {
         self.0.store(new);
         true
     }
+
+    #[inline(always)]
+    fn insert(&self, bits: u64) {
+        self.0.store(self.0.load() | bits);
+    }
 }
 
 /// Whether meter 0 of the policy in force, by its limit in packets, has room for the packet.
@@ -61,5 +66,7 @@ fn judge(context: *mut xdp_md) -> Option<bool> {
         }
     };
     let rate = &meter.rates[PACKETS];
-    Some(table::charge(Racy(set.word(PACKETS, way)), now, rate.cost(1)?, rate, || true) == Charge::Done)
+    Some(
+        table::charge(Racy(set.word(PACKETS, way)), now, rate.cost(1)?, rate, || (), || true) == Charge::Done,
+    )
 }

@@ -4,6 +4,7 @@ use std::cell::Cell;
 
 use limiter_common::{
     abi::{CROWD_CELLS, Description, Geometry, MAX_METERS, PolicyTables, Row, WAYS, lone},
+    bucket, filter,
     hash::Keys,
     judge::{self, Engine, Ruling},
     parse,
@@ -16,6 +17,7 @@ pub struct Host {
     sets: Vec<SetCells>,
     crowd: Vec<[Cell<u64>; 2]>,
     lone: Vec<Cell<u64>>,
+    filter: Vec<[[Cell<u64>; 4]; 2]>,
     rows: Vec<Row>,
     now: Cell<u64>,
     evicted: Cell<u64>,
@@ -36,6 +38,7 @@ impl Host {
             sets: vec![SetCells::default(); geometry.sets as usize],
             crowd: vec![<[Cell<u64>; 2]>::default(); MAX_METERS * CROWD_CELLS],
             lone: vec![Cell::default(); lone::COUNT],
+            filter: vec![<[[Cell<u64>; 4]; 2]>::default(); filter::lines(geometry.sets) as usize],
             rows: rows.to_vec(),
             now: Cell::new(0),
             evicted: Cell::new(0),
@@ -63,6 +66,35 @@ impl Host {
     /// Live buckets evicted so far.
     pub fn evicted(&self) -> u64 {
         self.evicted.get()
+    }
+
+    /// Empties one copy of the filter, as the daemon does first when it thins it.
+    pub fn clear_filter(&self, copy: usize) {
+        self.filter.iter().flat_map(|line| &line[copy]).for_each(|word| word.set(0));
+    }
+
+    /// Puts the tags of all live buckets into one copy, as it does next.
+    pub fn fill_filter(&self, copy: usize) {
+        for tag in self.live_tags() {
+            let place = filter::place(self, tag);
+            HostWord(&self.filter[place.line as usize][copy][place.word]).insert(place.bit);
+        }
+    }
+
+    /// Live buckets of which the filter does not know.
+    pub fn missing_from_filter(&self) -> usize {
+        let is_missing = |tag: &u64| {
+            let place = filter::place(self, *tag);
+            !filter::contains(&self.filter(place.line, place.word).expect("a line"), place.bit)
+        };
+        self.live_tags().filter(is_missing).count()
+    }
+
+    fn live_tags(&self) -> impl Iterator<Item = u64> {
+        self.sets.iter().flat_map(|set| (0..WAYS).map(move |way| (set, way))).filter_map(|(set, way)| {
+            let is_live = set.words.iter().any(|words| !bucket::is_full(words[way].get(), self.now.get()));
+            is_live.then(|| set.tags[way].get())
+        })
     }
 
     pub fn judge(&self, tables: &PolicyTables, frame: &[u8]) -> Ruling {
@@ -101,6 +133,11 @@ impl<'a> Engine for &'a Host {
         self.lone.get(index as usize).map(HostWord)
     }
 
+    fn filter(self, line: u32, word: usize) -> Option<[HostWord<'a>; 2]> {
+        let [one, other] = self.filter.get(line as usize)?;
+        Some([HostWord(&one[word]), HostWord(&other[word])])
+    }
+
     fn rows(self) -> &'a [Row] {
         &self.rows
     }
@@ -124,6 +161,10 @@ impl Word for HostWord<'_> {
             self.0.set(new);
         }
         same
+    }
+
+    fn insert(&self, bits: u64) {
+        self.0.set(self.0.get() | bits);
     }
 }
 

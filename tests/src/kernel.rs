@@ -313,6 +313,12 @@ impl Guard {
         self.kernel.table().expect("the table is read")
     }
 
+    /// Another handle on the same maps, as a daemon that has just started has it.
+    pub fn reopened(&self) -> Kernel {
+        let options = Options { pin: self.pin.path().to_owned(), buckets: self.facts().buckets };
+        Kernel::open(&options).expect("the pins are adopted")
+    }
+
     /// Every bucket that is not full.
     pub fn buckets(&self) -> Vec<Bucket> {
         let mut all = Vec::new();

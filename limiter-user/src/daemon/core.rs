@@ -210,6 +210,13 @@ impl Core {
             .map_or(Facts { tick_ns: 4_000_000, buckets: self.settings.buckets }, |datapath| datapath.facts())
     }
 
+    /// See [`Datapath::tidy`].
+    pub fn tidy(&mut self) {
+        if let Some(datapath) = &mut self.datapath {
+            datapath.tidy();
+        }
+    }
+
     fn note_table_size(&mut self) {
         let wanted = self.settings.buckets.next_power_of_two();
         if let Some(datapath) = &self.datapath

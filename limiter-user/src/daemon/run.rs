@@ -28,6 +28,7 @@ const FILE_PERIOD: Duration = Duration::from_secs(2);
 
 /// Scrapes answered at one time, and how long one may take.
 const SCRAPES: usize = 16;
+const TIDY_PERIOD: Duration = Duration::from_secs(10);
 const SCRAPE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Runs until SIGTERM or SIGINT. Ready means: every interface there is is guarded, and the socket answers.
@@ -71,6 +72,7 @@ pub async fn run(settings: Settings, datapath: Option<Box<dyn Datapath>>) -> Res
     if settings.reload_on_change {
         tokio::spawn(watch_file(Arc::clone(&daemon)));
     }
+    tokio::spawn(tidy(Arc::clone(&daemon)));
     tokio::spawn(watchdog(Arc::clone(&daemon)));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %settings.socket.display(), "limiterd is ready");
     notify(&[NotifyState::Ready]);
@@ -130,6 +132,15 @@ async fn watch_file(daemon: Arc<Daemon>) {
             look
         });
         seen = result.await.unwrap_or_default();
+    }
+}
+
+/// Keeps the datapath fast, see [`Datapath::tidy`].
+async fn tidy(daemon: Arc<Daemon>) {
+    loop {
+        tokio::time::sleep(TIDY_PERIOD).await;
+        let daemon = Arc::clone(&daemon);
+        let _ = blocking(move || daemon.core().tidy()).await;
     }
 }
 

@@ -194,6 +194,10 @@ pub trait Datapath: Send {
 
     fn table(&self) -> Result<TableUse, Error>;
 
+    /// Work that keeps the datapath fast but that nothing depends on, to be called every few seconds: thins the filter
+    /// in front of the bucket table. Whether there was anything to do.
+    fn tidy(&mut self) -> bool;
+
     /// Every described bucket that is not full, read live through the mapping.
     fn buckets(&self, visit: &mut dyn FnMut(Bucket)) -> Result<(), Error>;
 }

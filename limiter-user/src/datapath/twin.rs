@@ -162,6 +162,10 @@ impl Datapath for Twin {
         Ok(self.state().counters.iter().map(|(slot, totals)| (*slot, totals.clone())).collect())
     }
 
+    fn tidy(&mut self) -> bool {
+        false
+    }
+
     fn table(&self) -> Result<TableUse, Error> {
         Ok(self.state().table)
     }

@@ -24,8 +24,8 @@ pub static PROBE: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_PROBE"));
 static CLOCK: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_CLOCK"));
 
 /// Maps of the object, which are pinned under their names in lower case.
-const MAPS: [&str; 8] =
-    ["POLICIES", "PREFIXES", "CONTROL", "BUCKETS", "CROWD", "BUDGETS", "COUNTERS", "PRESSURE"];
+const MAPS: [&str; 9] =
+    ["POLICIES", "PREFIXES", "CONTROL", "BUCKETS", "FILTER", "CROWD", "BUDGETS", "COUNTERS", "PRESSURE"];
 
 const GEOMETRY: &str = "geometry";
 
@@ -65,7 +65,8 @@ pub fn load(object: &[u8], options: &Options) -> Result<(Ebpf, Geometry), Error>
         .override_global("EPOCH", &geometry.epoch, true)
         .override_global("JIFFIES", &geometry.jiffies, true)
         .override_global("JIFFY", &geometry.jiffy, true)
-        .map_max_entries("BUCKETS", geometry.sets);
+        .map_max_entries("BUCKETS", geometry.sets)
+        .map_max_entries("FILTER", limiter_common::filter::lines(geometry.sets));
     for map in MAPS {
         loader.map_pin_path(map, map_path(pin, map));
     }

@@ -3,6 +3,7 @@
 //! A daemon that starts adopts what it finds: the maps as they are, and each link, behind which it puts its
 //! own program in one step. Between two daemons the old program goes on.
 
+mod filter;
 mod links;
 mod load;
 mod mapped;
@@ -19,9 +20,10 @@ use aya::Ebpf;
 use aya::maps::{ArrayOfMaps, MapData, PerCpuArray, PerCpuValues};
 use aya::programs::Xdp;
 use limiter_common::abi::{
-    BYTES, BucketSet, CROWD_CELLS, Control, Counter, CrowdCell, FAMILIES, Geometry, Header, LoneWord,
-    MAX_RULES, PACKETS, POLICY_SLOTS, PolicyTables, ROW_BYTES, Row, RuleCounters, WAYS, lone,
+    BYTES, BucketSet, CROWD_CELLS, Control, Counter, CrowdCell, FAMILIES, FilterLine, Geometry, Header,
+    LoneWord, MAX_RULES, PACKETS, POLICY_SLOTS, PolicyTables, ROW_BYTES, Row, RuleCounters, WAYS, lone,
 };
+use limiter_common::filter::lines as filter_lines;
 use limiter_common::verdict::OUTCOMES;
 use limiter_common::{bucket, hash};
 
@@ -41,6 +43,9 @@ pub struct Kernel {
     policies: Mapped<PolicyTables>,
     control: Mapped<Control>,
     buckets: Mapped<BucketSet>,
+    filter: Mapped<FilterLine>,
+    /// Live buckets when the filter was last refilled.
+    live_in_filter: usize,
     crowd: Mapped<CrowdCell>,
     budgets: Mapped<LoneWord>,
     /// The prefix images by slot, held so that they can be pinned again.
@@ -61,6 +66,8 @@ impl Kernel {
             policies: mapped(&ebpf, "POLICIES", POLICY_SLOTS as u32)?,
             control: mapped(&ebpf, "CONTROL", 1)?,
             buckets: mapped(&ebpf, "BUCKETS", geometry.sets)?,
+            filter: mapped(&ebpf, "FILTER", filter_lines(geometry.sets))?,
+            live_in_filter: 0,
             crowd: mapped(&ebpf, "CROWD", (limiter_common::abi::MAX_METERS * CROWD_CELLS) as u32)?,
             budgets: mapped(&ebpf, "BUDGETS", lone::COUNT as u32)?,
             images: adopt_images(&options.pin)?,
@@ -332,6 +339,10 @@ impl Datapath for Kernel {
             }
         }
         Ok(totals)
+    }
+
+    fn tidy(&mut self) -> bool {
+        self.thin_filter()
     }
 
     fn table(&self) -> Result<TableUse, Error> {

@@ -77,12 +77,12 @@ impl Kernel {
 }
 
 /// Returns when no packet can still be judged by what was in force before: packets are judged inside an RCU
-/// read section, and this system call waits for all of those (Linux 4.3). Where the kernel refuses it, a bucket
+/// read section, and this system call waits for all of those (Linux 4.3). `false` where the kernel refuses it: then a bucket
 /// that is charged at this very moment may keep its old word until the next policy.
-fn wait_for_packets_in_flight() {
+pub(super) fn wait_for_packets_in_flight() -> bool {
     const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
     // SAFETY: a system call without memory operands.
-    unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) == 0 }
 }
 
 #[cfg(test)]
