@@ -16,23 +16,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use limiter_tests::clock::wait_for;
-use limiter_tests::namespace::{GUARDED, GUARDED_V4, Pair};
-use site::{PING_POLICY, Site};
-
-/// Sends that many pings, and counts the answers.
-fn ping(pair: &Pair, count: u32) -> u64 {
-    let mut command = pair.peer.command("ping");
-    let output = command
-        .args(["-c", &count.to_string(), "-i", "0.002", "-W", "1", "-q", GUARDED_V4])
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let answers =
-        text.lines().find(|line| line.contains("received")).and_then(|line| line.split(", ").nth(1));
-    answers.and_then(|answers| answers.split(' ').next()?.parse().ok()).unwrap_or_else(|| {
-        panic!("ping says: {text}{}", String::from_utf8_lossy(&output.stderr));
-    })
-}
+use limiter_tests::namespace::{GUARDED, Pair};
+use site::{PING_POLICY, Site, ping};
 
 /// What limiterd says when it cannot start.
 fn refused(site: &Site, command: &mut Command, interfaces: &str) -> String {

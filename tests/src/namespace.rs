@@ -92,6 +92,13 @@ impl Namespace {
         command
     }
 
+    /// Moves an interface of the caller's namespace here, under another name. A real one goes back when this
+    /// namespace ends.
+    pub fn take(&self, interface: &str, name: &str) {
+        ip(&["link", "set", interface, "down"]);
+        ip(&["link", "set", interface, "netns", &self.name, "name", name]);
+    }
+
     /// Writes a key below `/proc/sys/net`, which shows the namespace of whoever opens it.
     pub fn sysctl(&self, key: &str, value: &str) {
         self.run(|| std::fs::write(Path::new("/proc/sys/net").join(key), value))
@@ -148,14 +155,30 @@ impl Pair {
     /// Both kernels speak IPv4 and IPv6 and know each other's link address without asking.
     pub fn addressed() -> Self {
         let pair = Self::down(1500);
-        pair.guarded.ip(&["address", "add", &format!("{GUARDED_V4}/24"), "dev", GUARDED]);
-        pair.guarded.ip(&["address", "add", &format!("{GUARDED_V6}/32"), "dev", GUARDED, "nodad"]);
-        pair.peer.ip(&["address", "add", &format!("{PEER_V4}/24"), "dev", PEER]);
-        pair.peer.ip(&["address", "add", &format!("{PEER_V6}/32"), "dev", PEER, "nodad"]);
-        pair.up();
+        pair.address();
+        pair
+    }
+
+    /// The same of two interfaces that are there and joined already, and have the link addresses of such a pair.
+    /// They go back to where they were when it is dropped.
+    pub fn of_interfaces(guarded: &str, peer: &str) -> Self {
+        remove_left_behind();
+        let pair = Self { guarded: Namespace::create("g"), peer: Namespace::create("p") };
+        pair.guarded.take(guarded, GUARDED);
+        pair.peer.take(peer, PEER);
+        pair.address();
+        pair
+    }
+
+    fn address(&self) {
+        self.guarded.ip(&["address", "add", &format!("{GUARDED_V4}/24"), "dev", GUARDED]);
+        self.guarded.ip(&["address", "add", &format!("{GUARDED_V6}/32"), "dev", GUARDED, "nodad"]);
+        self.peer.ip(&["address", "add", &format!("{PEER_V4}/24"), "dev", PEER]);
+        self.peer.ip(&["address", "add", &format!("{PEER_V6}/32"), "dev", PEER, "nodad"]);
+        self.up();
         let neighbours = [
-            (&pair.guarded, GUARDED, PEER_V4, PEER_V6, "02:00:00:00:00:02"),
-            (&pair.peer, PEER, GUARDED_V4, GUARDED_V6, "02:00:00:00:00:01"),
+            (&self.guarded, GUARDED, PEER_V4, PEER_V6, "02:00:00:00:00:02"),
+            (&self.peer, PEER, GUARDED_V4, GUARDED_V6, "02:00:00:00:00:01"),
         ];
         for (namespace, interface, v4, v6, link) in neighbours {
             for address in [v4, v6] {
@@ -172,17 +195,17 @@ impl Pair {
                 ]);
             }
         }
-        pair
     }
 
     fn down(mtu: u32) -> Self {
         remove_left_behind();
         let pair = Self { guarded: Namespace::create("g"), peer: Namespace::create("p") };
         let mtu = mtu.to_string();
+        // Made inside: before Linux 6.2 the names must be free where the command runs, too.
         #[rustfmt::skip]
-        ip(&[
+        pair.guarded.ip(&[
             "link", "add", GUARDED, "numtxqueues", "1", "numrxqueues", "1", "mtu", &mtu,
-            "address", "02:00:00:00:00:01", "netns", pair.guarded.name(), "type", "veth",
+            "address", "02:00:00:00:00:01", "type", "veth",
             "peer", "name", PEER, "numtxqueues", "1", "numrxqueues", "1", "mtu", &mtu,
             "address", "02:00:00:00:00:02", "netns", pair.peer.name(),
         ]);

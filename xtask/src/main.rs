@@ -5,6 +5,7 @@ mod demo;
 mod setup;
 mod steps;
 mod suites;
+mod vm;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,6 +34,8 @@ enum Task {
     Demo,
     /// Set up, then run every check and test, each timed
     Test(suites::Arguments),
+    /// Run limiter on other kernels, each in an emulated guest
+    Vm(vm::Arguments),
     /// Measure, and write docs/benchmarks.md
     Bench(bench::Arguments),
 }
@@ -57,6 +60,7 @@ fn run() -> Result<()> {
         Task::Build => build(),
         Task::Demo => demo::run(),
         Task::Test(arguments) => suites::run(&arguments),
+        Task::Vm(arguments) => vm::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
     }
 }

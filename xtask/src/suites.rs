@@ -83,6 +83,7 @@ fn all() -> Result<Vec<Suite>> {
             steps::cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]),
         ),
         suite("lint-kernel", 120, kernel_lint()),
+        suite("lint-guests", 60, guests_lint()),
         suite("docs", 180, docs()),
         // The tests are compiled before the first one runs, so that the budgets below are of running alone.
         suite("build", 400, steps::cargo(&["test", "--workspace", "--no-run"])),
@@ -90,6 +91,9 @@ fn all() -> Result<Vec<Suite>> {
     ];
     for package in ["limiter-common", "limiter-user", "tests"] {
         suites.extend(found(&Path::new(package).join("tests"))?);
+    }
+    if cfg!(target_arch = "x86_64") {
+        suites.push(suite("vm", 720, vm()));
     }
     suites.push(suite("examples", 60, steps::cargo(&["test", "--workspace", "--doc"])));
     Ok(suites)
@@ -119,6 +123,19 @@ fn kernel_lint() -> Command {
     command.args(["--", "--deny", "warnings"]);
     command.env("RUSTC_BOOTSTRAP", "1").env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-cpu=v3");
     command
+}
+
+/// What runs in guests alone is no target of a plain `--all-targets`.
+fn guests_lint() -> Command {
+    let arguments = ["clippy", "--workspace", "--test", "virtio", "--test", "floor"];
+    let mut command = steps::cargo(&arguments);
+    command.args(["--", "--deny", "warnings"]);
+    command
+}
+
+/// The kernels that are worth their time at every change.
+fn vm() -> Command {
+    steps::cargo(&["xtask", "vm", "bullseye", "bookworm", "newest", "--no-setup"])
 }
 
 /// One suite for each test binary, by name. Each runs by itself: tests that measure want the machine alone.

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output};
 use std::time::Duration;
 
 use limiter_tests::clock::wait_for;
-use limiter_tests::namespace::Pair;
+use limiter_tests::namespace::{GUARDED_V4, Pair};
 use serde_json::Value;
 
 /// Five pings, then one a minute.
@@ -21,6 +21,35 @@ name = "ping"
 to = ["icmp/echo-request", "icmpv6/echo-request"]
 limit = [ { per = "source", rate = "1/m", burst = 5 } ]
 "#;
+
+/// Sends that many pings, and counts the answers.
+pub fn ping(pair: &Pair, count: u32) -> u64 {
+    ping_of(pair, count, 56)
+}
+
+/// The same with so many bytes in each.
+pub fn ping_of(pair: &Pair, count: u32, bytes: u32) -> u64 {
+    let mut command = pair.peer.command("ping");
+    command.args([
+        "-c",
+        &count.to_string(),
+        "-s",
+        &bytes.to_string(),
+        "-i",
+        "0.002",
+        "-W",
+        "1",
+        "-q",
+        GUARDED_V4,
+    ]);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let answers =
+        text.lines().find(|line| line.contains("received")).and_then(|line| line.split(", ").nth(1));
+    answers.and_then(|answers| answers.split(' ').next()?.parse().ok()).unwrap_or_else(|| {
+        panic!("ping says: {text}{}", String::from_utf8_lossy(&output.stderr));
+    })
+}
 
 pub struct Site {
     pub directory: tempfile::TempDir,

@@ -35,7 +35,7 @@ const fn tool(program: &'static str, packages: &'static [&'static str]) -> Tool 
     Tool { program, packages, service: None, python_module: None }
 }
 
-const TOOLS: [Tool; 14] = [
+const TOOLS: [Tool; 17] = [
     tool("ip", &["iproute2"]),
     tool("ping", &["iputils-ping"]),
     tool("kill", &["procps"]),
@@ -54,6 +54,10 @@ const TOOLS: [Tool; 14] = [
     },
     tool("openssl", &["openssl"]),
     tool("wrk", &["wrk"]),
+    // For guests with other kernels, whose modules are packed.
+    tool("qemu-system-x86_64", &["qemu-system-x86"]),
+    tool("xz", &["xz-utils"]),
+    tool("zstd", &["zstd"]),
     // The distribution's own Python: its packages are not for another one that may come first in PATH.
     Tool { python_module: Some("redis"), ..tool("/usr/bin/python3", &["python3-redis"]) },
     Tool { program: "nginx", packages: &["nginx"], service: Some("nginx"), ..tool("", &[]) },
