@@ -5,5 +5,6 @@ pub mod control;
 pub mod daemon;
 pub mod datapath;
 pub mod metrics;
+pub mod nic;
 pub mod policy;
 pub mod requests;

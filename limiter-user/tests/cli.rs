@@ -340,13 +340,19 @@ fn watching_shows_rates() {
     let mut stdout = child.stdout.take().unwrap();
     let mut text = String::new();
     let mut buffer = [0; 4096];
-    while text.lines().count() < 4 {
+    while text.matches('\n').count() < 5 {
         let count = stdout.read(&mut buffer).unwrap();
         text += &String::from_utf8_lossy(&buffer[..count]);
     }
     drop(stdout);
     child.wait().unwrap();
-    assert!(text.lines().next().unwrap().ends_with("PACKETS/S"), "{text}");
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("TIME ") && lines[0].ends_with("BYTES/S  PACKETS/S"), "{text}");
+    // The heading comes once; every other line begins with its time.
+    assert!(
+        lines[1..4].iter().all(|line| line.starts_with("20") && line.ends_with(" 0          0")),
+        "{text}"
+    );
 }
 
 #[test]

@@ -6,11 +6,13 @@ mod attach;
 pub mod check_policy;
 mod check_request;
 mod detach;
+mod doctor;
 mod get_policy;
 mod history;
 pub mod output;
 mod plans;
 mod redis_acl;
+pub mod session;
 mod set_policy;
 mod shell;
 mod stats;
@@ -107,6 +109,8 @@ enum Verb {
     },
     /// List the worst sources
     Top(top::TopArguments),
+    /// Look for what keeps this host from being guarded well; exits 1 when something does
+    Doctor(doctor::DoctorArguments),
     /// Show what would be decided about a request, and why; charges nothing
     CheckRequest(Box<check_request::CheckRequestArguments>),
     /// Set the plan of an API key, on every host that shares the store
@@ -161,6 +165,7 @@ async fn run(verb: Verb, client: Client, format: Format) -> Result<ExitCode, Pro
         Verb::Status => status::run(&client, format).await,
         Verb::Stats { rule, watch } => stats::run(&client, rule.as_deref(), watch, format).await,
         Verb::Top(arguments) => top::run(&client, arguments, format).await,
+        Verb::Doctor(arguments) => doctor::run(&client, arguments, format).await,
         Verb::CheckRequest(arguments) => check_request::run(&client, *arguments, format).await,
         Verb::SetPlan { hash, plan } => plans::set(&client, &hash, plan, format).await,
         Verb::RevokeKey { hash } => plans::revoke(&client, &hash, format).await,

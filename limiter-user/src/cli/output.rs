@@ -143,6 +143,10 @@ impl Style {
         Self { on: stream.is_terminal() && !unwanted && !dumb }
     }
 
+    pub fn is_on(self) -> bool {
+        self.on
+    }
+
     /// `code`: SGR parameters.
     pub fn paint(self, code: &str, text: &str) -> String {
         if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }

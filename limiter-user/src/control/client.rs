@@ -71,6 +71,12 @@ impl Client {
         Self { socket: socket.display().to_string() }
     }
 
+    /// The process that answers, where the kernel tells it.
+    pub async fn process(&self) -> Option<u32> {
+        let stream = UnixStream::connect(&self.socket).await.ok()?;
+        stream.peer_cred().ok()?.pid().and_then(|process| u32::try_from(process).ok())
+    }
+
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.request(Method::GET, path, None).await
     }

@@ -30,7 +30,7 @@ const MAPS: [&str; 9] =
 const GEOMETRY: &str = "geometry";
 
 /// Oldest kernel with everything the program uses (compare-and-swap in the JIT, links for XDP).
-const FLOOR: (u32, u32) = (5, 15);
+pub const FLOOR: (u32, u32) = (5, 15);
 /// Kernels from here on hand over frames of several buffers.
 const MULTI_BUFFER: (u32, u32) = (5, 18);
 

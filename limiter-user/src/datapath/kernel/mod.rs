@@ -28,6 +28,7 @@ use limiter_common::verdict::OUTCOMES;
 use limiter_common::{bucket, hash};
 
 use self::links::Guard;
+pub use self::load::FLOOR;
 use self::load::refused;
 use self::mapped::Mapped;
 use self::sys::Plain;
