@@ -199,7 +199,13 @@ pub struct Row(pub [u8; ROW_BYTES]);
 pub struct Control {
     /// The policy slot in force. Read once per packet.
     pub active: u32,
-    pub reserved: [u32; 15],
+    /// The policy slot in force from `confirm_until` on.
+    pub fallback: u32,
+    /// When `active` falls back, in ticks of 1/64 ns since the epoch; 0 = it does not.
+    pub confirm_until: u64,
+    /// Until when packets that are to be dropped pass, in the same ticks; 0 = they are dropped.
+    pub paused_until: u64,
+    pub reserved: [u32; 10],
 }
 
 /// Describes who owns a way. Written after the first charge; a reader recomputes the tag and skips what does

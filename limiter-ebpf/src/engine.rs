@@ -33,6 +33,14 @@ fn loaded<T: Copy>(constant: &'static T) -> T {
     unsafe { core::ptr::read_volatile(constant) }
 }
 
+/// The coarse clock, in ticks of 1/64 ns since the epoch. A load in the compiled program, where the helper of
+/// the kernel's own coarse clock is a call.
+#[inline(always)]
+pub fn coarse_now() -> u64 {
+    // SAFETY: a helper without arguments.
+    bucket::coarse_ticks(unsafe { bpf_jiffies64() }, loaded(&JIFFIES), loaded(&JIFFY))
+}
+
 /// The kernel's machine, with the policy slot of the packet under judgement.
 #[derive(Clone, Copy)]
 pub struct Kernel {
@@ -65,14 +73,11 @@ impl Engine for Kernel {
 
     #[inline(always)]
     fn now(self, coarse: bool) -> u64 {
-        // SAFETY: helpers without arguments.
-        unsafe {
-            if coarse {
-                // A load in the compiled program, where the coarse clock's helper is a call.
-                bucket::coarse_ticks(bpf_jiffies64(), loaded(&JIFFIES), loaded(&JIFFY))
-            } else {
-                bucket::ticks(bpf_ktime_get_ns(), loaded(&EPOCH))
-            }
+        if coarse {
+            coarse_now()
+        } else {
+            // SAFETY: a helper without arguments.
+            bucket::ticks(unsafe { bpf_ktime_get_ns() }, loaded(&EPOCH))
         }
     }
 

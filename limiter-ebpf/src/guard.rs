@@ -9,7 +9,12 @@ use limiter_common::{
     verdict::{OUTCOMES, Outcome},
 };
 
-use crate::{context::XdpFrame, engine::Kernel, maps, verifier::opaque};
+use crate::{
+    context::XdpFrame,
+    engine::{Kernel, coarse_now},
+    maps,
+    verifier::opaque,
+};
 
 /// One drop in so many is added to the bucket that refused: an exact counter there would make every drop a
 /// write to memory the CPUs share.
@@ -23,10 +28,7 @@ const SAMPLE: u64 = 32;
 pub fn guard<const MULTI_BUFFER: bool>(context: *mut xdp_md) -> Option<Ruling> {
     let mut packet = Packet::UNKNOWN;
     parse::parse_into(&XdpFrame::<MULTI_BUFFER>(context), &mut packet);
-    // The selector is read once: whatever changes meanwhile, one whole policy judges this packet.
-    let control = maps::CONTROL.get_ptr(0)?;
-    // SAFETY: a live map value. Volatile, so that it is read once.
-    let slot = unsafe { core::ptr::read_volatile(&raw const (*control).active) } & (POLICY_SLOTS as u32 - 1);
+    let slot = slot()?;
     let tables = maps::POLICIES.get(slot)?;
     let engine = Kernel { slot, unknown: packet.length };
     let ruling = judge::judge(engine, tables, &mut packet);
@@ -38,6 +40,33 @@ pub fn guard<const MULTI_BUFFER: bool>(context: *mut xdp_md) -> Option<Ruling> {
         judge::sample_drop(engine, tables, &packet, &ruling, SAMPLE);
     }
     Some(ruling)
+}
+
+/// The policy slot in force. It is read once: whatever changes meanwhile, one whole policy judges this packet.
+#[inline(always)]
+fn slot() -> Option<u32> {
+    let control = maps::CONTROL.get_ptr(0)?;
+    // SAFETY: a live map value. Volatile, so that each is read once, the deadline first: whoever ends the wait
+    // moves the selector before it takes the deadline away.
+    let slot = unsafe {
+        let until = core::ptr::read_volatile(&raw const (*control).confirm_until);
+        let active = core::ptr::read_volatile(&raw const (*control).active);
+        if until != 0 && coarse_now() >= until {
+            core::ptr::read_volatile(&raw const (*control).fallback)
+        } else {
+            active
+        }
+    };
+    Some(slot & (POLICY_SLOTS as u32 - 1))
+}
+
+/// Whether what is to be dropped passes now. The clock is the kernel's, so a pause ends without the daemon.
+#[inline(always)]
+pub fn is_paused() -> bool {
+    let Some(control) = maps::CONTROL.get_ptr(0) else { return false };
+    // SAFETY: a live map value.
+    let until = unsafe { core::ptr::read_volatile(&raw const (*control).paused_until) };
+    until != 0 && coarse_now() < until
 }
 
 /// Adds to this CPU's counters; packets counted there so far.

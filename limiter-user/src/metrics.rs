@@ -46,6 +46,8 @@ struct Snapshot {
     /// Whether it is guarded, and how, by name.
     interfaces: BTreeMap<String, Option<Mode>>,
     table: Option<TableUse>,
+    paused: bool,
+    pending: bool,
     policy: Option<Policy>,
     reload_success: bool,
     reload_at: Option<SystemTime>,
@@ -79,6 +81,8 @@ impl Snapshot {
             counters: counters(core)?,
             interfaces,
             table: core.datapath.as_ref().map(|datapath| datapath.table()).transpose()?,
+            pending: core.pending().is_some(),
+            paused: core.paused().is_some(),
             policy,
             reload_success: core.file_refused.is_none(),
             reload_at: core.last_reload,
@@ -117,6 +121,7 @@ impl Collector for Snapshot {
         self.encode_packets(&mut page)?;
         self.encode_interfaces(&mut page)?;
         self.encode_policy(&mut page)?;
+        self.encode_by_hand(&mut page)?;
         page.info("limiter_build", "Version of limiterd", &[("version", env!("CARGO_PKG_VERSION"))])?;
         self.process.as_ref().map_or(Ok(()), |process| process.encode(&mut page))
     }
@@ -208,6 +213,22 @@ impl Snapshot {
             "limiter_set_loaded_timestamp_seconds",
             "When a set was loaded",
             sets().map(|(labels, _)| (labels, unix(policy.loaded_at))),
+        )
+    }
+}
+
+impl Snapshot {
+    /// What an operator changed by hand.
+    fn encode_by_hand(&self, page: &mut Page<'_>) -> fmt::Result {
+        page.gauge(
+            "limiter_paused",
+            "Whether nothing is dropped: rows with verdict drop count packets that passed",
+            self.paused.into(),
+        )?;
+        page.gauge(
+            "limiter_policy_pending_confirm",
+            "Whether the policy in force falls back unless it is confirmed",
+            self.pending.into(),
         )
     }
 }

@@ -49,7 +49,7 @@ impl Bench {
     }
 
     pub fn publish_compiled(&mut self, compiled: &Compiled) {
-        self.kernel.publish(image(compiled), b"bench").unwrap();
+        self.kernel.publish(image(compiled), b"bench", None).unwrap();
         self.slots = compiled.slots.clone();
     }
 

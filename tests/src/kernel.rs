@@ -9,6 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
 use aya::{
@@ -211,7 +212,7 @@ impl Guard {
         let options = Options { pin: pin.path().to_owned(), buckets };
         let mut kernel = Kernel::open(&options).expect("the program loads");
         let compiled = compile(policy, kernel.facts(), &Slots::default(), 1);
-        kernel.publish(image(&compiled), b"").expect("the policy is published");
+        kernel.publish(image(&compiled), b"", None).expect("the policy is published");
         let runner = Runner::load(&options);
         Self { kernel, runner, compiled, generation: 1, options, pin }
     }
@@ -230,8 +231,26 @@ impl Guard {
 
     /// Puts a prepared policy in force, and leaves the one before in its place.
     pub fn publish_prepared(&mut self, compiled: &mut Compiled) {
-        self.kernel.publish(image(compiled), b"").expect("the policy is published");
+        self.kernel.publish(image(compiled), b"", None).expect("the policy is published");
         std::mem::swap(&mut self.compiled, compiled);
+    }
+
+    /// Puts another policy in force, which falls back after that time.
+    pub fn publish_unless_confirmed(&mut self, policy: &str, within: Duration) {
+        let compiled = self.prepare(policy);
+        self.kernel.publish(image(&compiled), b"", Some(within)).expect("the policy is published");
+    }
+
+    /// The daemon's hand on it.
+    pub fn datapath(&mut self) -> &mut Kernel {
+        &mut self.kernel
+    }
+
+    /// Whether the guard's own program lets the frame pass.
+    pub fn passes(&mut self, frame: &[u8]) -> bool {
+        let program = self.kernel.program().expect("the program is loaded");
+        let options = TestRunOptions { data_in: Some(frame), repeat: 1, ..TestRunOptions::default() };
+        program.test_run(options).expect("a test run").return_value == XDP_PASS
     }
 
     /// Guards the guarded end of a pair, in native mode.

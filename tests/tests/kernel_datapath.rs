@@ -30,7 +30,7 @@ fn a_limit_of_three_passes_three() {
     tables.rules[1] = Rule { counter: 1, meter_count: 1, action: action::LIMIT, ..Rule::default() };
     tables.cells[0][0].enforcing = 1;
     let image = Image { tables: &tables, rows: &[], reused_rules: &[], reused_meters: &[] };
-    kernel.publish(image, b"sealed text").unwrap();
+    kernel.publish(image, b"sealed text", None).unwrap();
     assert_eq!(kernel.sealed().as_deref(), Some(&b"sealed text"[..]));
 
     let mut frame = vec![0u8; 64];

@@ -8,7 +8,7 @@ fn main() {}
 mod program {
     use aya_ebpf::{bindings::xdp_action, macros::xdp, programs::XdpContext};
     use limiter_common::verdict::Verdict;
-    use limiter_ebpf::guard::guard;
+    use limiter_ebpf::guard::{guard, is_paused};
 
     /// For kernels and drivers without multi-buffer XDP.
     #[xdp]
@@ -25,6 +25,8 @@ mod program {
     #[inline(always)]
     fn act<const MULTI_BUFFER: bool>(context: &XdpContext) -> u32 {
         match guard::<MULTI_BUFFER>(context.ctx).map(|ruling| ruling.outcome.verdict()) {
+            // Judged and counted as ever.
+            Some(Verdict::Drop) if is_paused() => xdp_action::XDP_PASS,
             Some(Verdict::Drop) => xdp_action::XDP_DROP,
             // An observing rule's opinion is counted, never acted on.
             Some(Verdict::Pass | Verdict::WouldDrop) => xdp_action::XDP_PASS,

@@ -17,6 +17,7 @@ fn show(history: &History) -> String {
     for entry in &history.history {
         let mut notes = Vec::new();
         notes.extend(entry.in_force.then(|| "in force".to_owned()));
+        notes.extend(entry.unconfirmed.then(|| "not confirmed".to_owned()));
         notes.extend(entry.restores.map(|generation| format!("restores {generation}")));
         table.row(vec![
             entry.generation.to_string(),

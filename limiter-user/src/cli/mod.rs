@@ -5,11 +5,13 @@
 mod attach;
 pub mod check_policy;
 mod check_request;
+mod confirm;
 mod detach;
 mod doctor;
 mod get_policy;
 mod history;
 pub mod output;
+mod pause;
 mod plans;
 mod redis_acl;
 pub mod session;
@@ -82,6 +84,8 @@ enum Verb {
     Reload,
     /// Bring back the policy that was in force before
     RollbackPolicy,
+    /// Keep a policy that was set with --confirm
+    Confirm,
     /// List the last policies of this host
     History,
     /// Guard an interface
@@ -96,6 +100,14 @@ enum Verb {
     },
     /// End the guard of an interface, until it is attached again
     Detach(detach::DetachArguments),
+    /// Judge and count packets, and drop none: the panic switch
+    Pause {
+        /// How long, like 30s, 15m or 2h [default: 15m]
+        #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+        time: Option<u64>,
+    },
+    /// End a pause
+    Resume,
     /// Show what is guarded, by which policy, and what is wrong; exits 1 when degraded
     Status,
     /// Show packets and bytes by rule, verdict, reason and family
@@ -149,6 +161,11 @@ pub fn main() -> ExitCode {
     runtime.block_on(run(verb, client, global.output)).unwrap_or_else(|problem| problem.report())
 }
 
+/// Seconds of a duration as the policy writes them.
+fn duration(text: &str) -> Result<u64, String> {
+    crate::policy::duration_seconds(text)
+}
+
 async fn run(verb: Verb, client: Client, format: Format) -> Result<ExitCode, Problem> {
     match verb {
         Verb::SetPolicy(arguments) => set_policy::run(&client, arguments, format).await,
@@ -157,11 +174,14 @@ async fn run(verb: Verb, client: Client, format: Format) -> Result<ExitCode, Pro
         Verb::DiffPolicy { file } => set_policy::difference(&client, &file, format).await,
         Verb::Reload => set_policy::reload(&client, format).await,
         Verb::RollbackPolicy => set_policy::rollback(&client, format).await,
+        Verb::Confirm => confirm::run(&client, format).await,
         Verb::History => history::run(&client, format).await,
         Verb::Attach { interface, mode, replace } => {
             attach::run(&client, &interface, mode, replace, format).await
         }
         Verb::Detach(arguments) => detach::run(&client, arguments, format).await,
+        Verb::Pause { time } => pause::pause(&client, time, format).await,
+        Verb::Resume => pause::resume(&client, format).await,
         Verb::Status => status::run(&client, format).await,
         Verb::Stats { rule, watch } => stats::run(&client, rule.as_deref(), watch, format).await,
         Verb::Top(arguments) => top::run(&client, arguments, format).await,

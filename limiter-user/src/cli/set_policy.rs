@@ -26,6 +26,10 @@ pub struct SetPolicyArguments {
     /// Refuse warnings too
     #[arg(long)]
     strict: bool,
+
+    /// The policy before comes back after this time, unless `limiterctl confirm` keeps the new one
+    #[arg(long, value_name = "DURATION", value_parser = super::duration)]
+    confirm: Option<u64>,
 }
 
 pub async fn run(
@@ -35,7 +39,9 @@ pub async fn run(
 ) -> Result<ExitCode, Problem> {
     let bundle = read(&arguments.file)?;
     let asked = [("dry-run", arguments.dry_run), ("force", arguments.force), ("strict", arguments.strict)];
-    let query: Vec<&str> = asked.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
+    let mut query: Vec<String> =
+        asked.iter().filter(|(_, on)| *on).map(|(name, _)| (*name).to_owned()).collect();
+    query.extend(arguments.confirm.map(|seconds| format!("confirm={seconds}s")));
     let answer: SetPolicy = client.put(&format!("/v1/policy?{}", query.join("&")), &bundle).await?;
     Ok(show(&answer, format))
 }
@@ -74,6 +80,10 @@ fn show(answer: &SetPolicy, format: Format) -> ExitCode {
                 format!("not applied: {hash} would make {}, {rules}\n", count(answer.changes.len(), "change"))
             }
         };
+        if let Some(until) = &answer.confirm_until {
+            text +=
+                &format!("the policy before comes back at {until}: `limiterctl confirm` keeps this one\n");
+        }
         text
     })
 }

@@ -35,6 +35,12 @@ pub struct Status {
     pub unguarded: Vec<UnguardedInterface>,
     /// `null` without a packet tier.
     pub policy: Option<PolicyStatus>,
+    /// The policy in force falls back unless it is confirmed; `null` when it stays.
+    #[serde(default)]
+    pub pending_confirm: Option<PendingConfirm>,
+    /// Nothing is dropped; `null` when what is to be dropped is.
+    #[serde(default)]
+    pub paused: Option<Pause>,
     /// `null` without a packet tier.
     pub table: Option<Table>,
     /// `null` without a request tier.
@@ -82,6 +88,50 @@ pub struct Table {
     pub pressure: u64,
 }
 
+/// A policy that waits to be confirmed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PendingConfirm {
+    pub generation: u64,
+    pub by: String,
+    pub until: String,
+    pub left_s: u64,
+}
+
+/// `POST /v1/policy/confirm`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confirmed {
+    pub generation: u64,
+    pub hash: String,
+    pub warnings: Vec<String>,
+}
+
+/// A time in which packets are judged and counted, and none is dropped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pause {
+    pub until: String,
+    pub left_s: u64,
+    pub by: String,
+}
+
+/// Body of `POST /v1/pause`; an empty body takes the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PauseRequest {
+    /// `None`: a quarter of an hour.
+    #[serde(default)]
+    pub for_s: Option<u64>,
+}
+
+/// `POST /v1/pause`, `POST /v1/resume`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Paused {
+    /// The pause that holds now.
+    pub paused: Option<Pause>,
+    /// It holds now, or did until now.
+    pub was_paused: bool,
+    pub warnings: Vec<String>,
+}
+
 /// `PUT /v1/policy`, `POST /v1/reload`, `POST /v1/policy/rollback`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SetPolicy {
@@ -94,6 +144,9 @@ pub struct SetPolicy {
     pub rules: usize,
     pub warnings: Vec<Diagnostic>,
     pub changes: Vec<Change>,
+    /// When the policy before comes back, unless this one is confirmed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirm_until: Option<String>,
 }
 
 /// `GET /v1/policy`
@@ -167,6 +220,9 @@ pub struct HistoryEntry {
     pub in_force: bool,
     /// The generation a rollback brought back.
     pub restores: Option<u64>,
+    /// It was not confirmed in time, and fell back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unconfirmed: bool,
 }
 
 /// Body of `PUT /v1/interfaces/{name}`; an empty body takes the defaults.

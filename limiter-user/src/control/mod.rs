@@ -3,6 +3,7 @@
 pub mod api;
 pub mod client;
 mod listen;
+mod operator_routes;
 mod peer;
 pub mod request_api;
 mod request_routes;

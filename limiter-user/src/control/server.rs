@@ -18,9 +18,9 @@ use tokio::sync::Semaphore;
 use super::Peer;
 use super::api::{AttachRequest, Failure, MAX_BUNDLE_BYTES};
 use super::listen::{Socket, group_id, listen};
-use super::request_routes;
-use crate::daemon::{By, Daemon, Kind, Query, Refusal, Sort, Wish};
-use crate::policy::Bundle;
+use super::{operator_routes, request_routes};
+use crate::daemon::{By, Daemon, Kind, LONGEST_CONFIRM, Query, Refusal, Sort, Wish};
+use crate::policy::{Bundle, duration_seconds};
 
 /// A small body has to come within this, a bundle within that.
 pub(super) const BODY_DEADLINE: Duration = Duration::from_secs(10);
@@ -66,7 +66,8 @@ fn routes(api: Api) -> Router {
         .route("/history", get(history))
         .route("/reload", post(reload))
         .route("/interfaces/{name}", put(attach).delete(detach))
-        .merge(request_routes::routes());
+        .merge(request_routes::routes())
+        .merge(operator_routes::routes());
     Router::new()
         .nest("/v1", v1)
         .fallback(|uri: Uri| async move {
@@ -122,7 +123,7 @@ pub(super) type Answer<T> = Result<Json<T>, No>;
 
 impl Api {
     /// Runs what blocks where it may.
-    async fn run<T: Serialize + Send + 'static>(
+    pub(super) async fn run<T: Serialize + Send + 'static>(
         &self,
         work: impl FnOnce(&Daemon) -> Result<T, Refusal> + Send + 'static,
     ) -> Answer<T> {
@@ -215,7 +216,11 @@ async fn set_policy(
     request: Request,
 ) -> Answer<impl Serialize> {
     let mut wish = Wish::default();
-    for (key, value) in parameters(&uri, &["dry-run", "force", "strict"])? {
+    for (key, value) in parameters(&uri, &["dry-run", "force", "strict", "confirm"])? {
+        if key == "confirm" {
+            wish.confirm_within = Some(confirm_within(&value)?);
+            continue;
+        }
         let on = match value.as_str() {
             "" | "true" | "1" => true,
             "false" | "0" => false,
@@ -243,6 +248,14 @@ async fn set_policy(
         daemon.set_policy(bundle, &wish, by)
     })
     .await
+}
+
+fn confirm_within(text: &str) -> Result<Duration, No> {
+    let within = duration_seconds(text).map(Duration::from_secs);
+    match within {
+        Ok(time) if time <= LONGEST_CONFIRM => Ok(time),
+        _ => Err(bad_value("confirm", text, "a duration of at most a day, like `60s`")),
+    }
 }
 
 const BUNDLE_HINT: &str =
@@ -330,7 +343,7 @@ fn parameters(uri: &Uri, known: &[&str]) -> Result<Vec<(String, String)>, No> {
     Ok(query.0)
 }
 
-fn bad_value(key: &str, value: &str, expected: &str) -> No {
+pub(super) fn bad_value(key: &str, value: &str, expected: &str) -> No {
     No::new(StatusCode::BAD_REQUEST, format!("`{key}` is `{value}`"), format!("write {expected}"))
 }
 

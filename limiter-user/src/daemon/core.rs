@@ -3,12 +3,13 @@
 //! The policy in force lives in the kernel; this is the hand on it. It changes only here, whole or not at all.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use super::confirm::Pending;
 use super::guards::Guards;
 use super::prepare::{self, Basis, Demands, InForce, Prepared, Reading};
 use super::refusal::{Kind, Refusal};
-use super::sealed::Sealed;
+use super::sealed::{Sealed, format_time};
 use super::settings::Settings;
 use super::state::StateDirectory;
 use crate::control::api::SetPolicy;
@@ -46,6 +47,10 @@ pub struct Core {
     /// Why the policy file was not applied when it last should have been.
     pub file_refused: Option<Refusal>,
     pub last_reload: Option<SystemTime>,
+    /// What comes back if the policy in force is not confirmed; `None` also when that is not known yet.
+    pub(super) before_pending: Option<Arc<InForce>>,
+    /// Said until the next policy: one was not confirmed.
+    pub(super) fell_back: Option<String>,
     /// Other things the operator should know.
     pub notices: Vec<String>,
     /// `None` without a request tier.
@@ -70,11 +75,14 @@ impl Core {
             enforced: None,
             file_refused: None,
             last_reload: None,
+            before_pending: None,
+            fell_back: None,
             notices: Vec::new(),
             requests: None,
         };
         core.note_table_size();
         core.adopt();
+        core.take_up_pending();
         let remembered = if core.in_force.is_none() { core.state.latest() } else { None };
         let last_read = core
             .in_force
@@ -94,6 +102,7 @@ impl Core {
         if core.enforced.is_none() {
             core.restore(remembered)?;
         }
+        core.take_up_pause();
         Ok(core)
     }
 
@@ -116,6 +125,7 @@ impl Core {
         prepared: Prepared,
         basis: &Basis,
         origin: &Origin,
+        confirm_within: Option<Duration>,
     ) -> Result<SetPolicy, Refusal> {
         let Prepared { bundle, hash, reading, compiled, changes } = prepared;
         let before = self.in_force.as_ref().map(|in_force| Arc::clone(&in_force.sealed));
@@ -127,6 +137,7 @@ impl Core {
             rules: reading.policy.rules.len(),
             warnings: reading.warnings.clone(),
             changes,
+            confirm_until: None,
         };
         if let Some(before) = &before
             && before.hash == hash
@@ -152,16 +163,31 @@ impl Core {
             applied_by,
             file_hash,
             restores,
+            unconfirmed: false,
             slots: compiled.slots.clone(),
             rules: reading.policy.rules.len(),
         });
-        self.publish(prepare::image(&compiled), &sealed)?;
+        if let Some(time) = confirm_within {
+            // On disk first: a crash in between leaves a wait for what is not in force, which the next start sees.
+            let until = SystemTime::now() + time;
+            let by = sealed.applied_by.clone();
+            let pending = Pending { generation: sealed.generation, until, by };
+            self.state.change_by_hand(|by_hand| by_hand.pending = Some(pending));
+            answer.confirm_until = Some(format_time(until));
+        }
+        if let Err(refusal) = self.publish(prepare::image(&compiled), &sealed, confirm_within) {
+            self.state.change_by_hand(|by_hand| by_hand.pending = None);
+            return Err(refusal);
+        }
+        self.before_pending = confirm_within.and(self.in_force.clone());
+        self.fell_back = None;
         self.state.keep(&sealed);
         tracing::info!(
             generation = sealed.generation,
             hash = sealed.hash,
             by = sealed.applied_by,
             rules = sealed.rules,
+            confirm_until = answer.confirm_until,
             changes = answer.changes.len(),
             "policy applied"
         );
@@ -203,7 +229,7 @@ impl Core {
         self.in_force.as_ref()?.reading.as_ref()
     }
 
-    fn facts(&self) -> Facts {
+    pub(super) fn facts(&self) -> Facts {
         // Without a packet tier nothing is published; the numbers only serve to check.
         self.datapath
             .as_ref()
@@ -282,7 +308,7 @@ impl Core {
         let result = file
             .map_err(|diagnostics| Refusal::bad_policy(&name, diagnostics))
             .and_then(|bundle| prepare::prepare(bundle, &basis, Demands::default()))
-            .and_then(|prepared| self.commit(prepared, &basis, &Origin::File { by: by.to_owned() }));
+            .and_then(|prepared| self.commit(prepared, &basis, &Origin::File { by: by.to_owned() }, None));
         match result {
             Ok(_) => self.accept_file(),
             Err(refusal) => self.refuse_file(refusal),
@@ -294,7 +320,7 @@ impl Core {
         if let Some(sealed) = remembered {
             match prepare::read(&sealed.bundle, &sealed.slots, self.facts(), sealed.generation) {
                 Ok((compiled, reading)) => {
-                    self.publish(prepare::image(&compiled), &sealed)?;
+                    self.publish(prepare::image(&compiled), &sealed, None)?;
                     tracing::info!(
                         generation = sealed.generation,
                         hash = sealed.hash,
@@ -314,17 +340,22 @@ impl Core {
         let bundle = Bundle::from_text("policy.toml", BUILT_IN);
         let basis = self.basis();
         let prepared = prepare::prepare(bundle, &basis, Demands::default())?;
-        self.commit(prepared, &basis, &Origin::Sent { by: BUILT_IN_BY.to_owned(), is_file: false })?;
+        self.commit(prepared, &basis, &Origin::Sent { by: BUILT_IN_BY.to_owned(), is_file: false }, None)?;
         Ok(())
     }
 
-    fn publish(&mut self, image: Image<'_>, sealed: &Sealed) -> Result<(), Refusal> {
+    pub(super) fn publish(
+        &mut self,
+        image: Image<'_>,
+        sealed: &Sealed,
+        confirm_within: Option<Duration>,
+    ) -> Result<(), Refusal> {
         if let Some(datapath) = &mut self.datapath {
             let text = serde_json::to_vec(sealed).map_err(|error| {
                 let error = format!("cannot write the policy down: {error}");
                 Refusal::new(Kind::Failed, error, "this is a defect of limiterd")
             })?;
-            datapath.publish(image, &text)?;
+            datapath.publish(image, &text, confirm_within)?;
         }
         self.enforced = Some(sealed.generation);
         Ok(())

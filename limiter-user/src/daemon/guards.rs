@@ -184,7 +184,7 @@ impl Core {
         Ok(Detached { name: name.to_owned(), was_attached, warnings })
     }
 
-    fn warn_of_state(&self, warnings: &mut Vec<String>) {
+    pub(super) fn warn_of_state(&self, warnings: &mut Vec<String>) {
         if let Some(trouble) = self.state.trouble() {
             warnings.push(format!("this does not hold over a restart: {trouble}"));
         }
@@ -193,7 +193,7 @@ impl Core {
 
 const GENERIC: &str = "the driver has no native mode: guarded in generic mode, which is slower";
 
-fn no_packet_tier() -> Refusal {
+pub(super) fn no_packet_tier() -> Refusal {
     Refusal::new(
         Kind::Conflict,
         "this limiterd has no packet tier: `interfaces` is empty",

@@ -4,10 +4,12 @@
 //! [`Daemon`] is what the outside talks to. Its methods block (system calls, compiling) and are called from
 //! threads that may. Reading waits for nothing longer than a publish; checking and compiling take no lock.
 
+mod confirm;
 mod core;
 mod effective;
 mod guards;
 mod links;
+mod pause;
 mod prepare;
 mod refusal;
 mod run;
@@ -22,6 +24,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use self::core::Core;
+pub use confirm::LONGEST as LONGEST_CONFIRM;
+pub use pause::PAUSE_SECONDS;
 pub use prepare::{Demands, InForce, Reading, read};
 pub use refusal::{Kind, Refusal, words};
 pub use run::run;
@@ -30,12 +34,15 @@ pub use sources::{By, MOST, Query, Sort, show_network};
 pub use view::{FAMILY_NAMES, NamedCounter};
 
 use self::core::Origin;
-use crate::control::api::{Attached, Detached, SetPolicy, Status};
+use crate::control::api::{Attached, Confirmed, Detached, SetPolicy, Status};
 use crate::datapath::{Datapath, Mode};
 use crate::policy::{Bundle, Diagnostic};
 
 /// How old the last look at the policy file may be.
 const FILE_LOOK: Duration = Duration::from_secs(2);
+
+/// How often the daemon looks for what has come to its end.
+pub const TICK: Duration = Duration::from_millis(250);
 
 /// How a policy is to be applied.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +52,8 @@ pub struct Wish {
     pub demands: Demands,
     /// The hash the policy in force must have.
     pub if_match: Option<String>,
+    /// The policy before comes back unless this one is confirmed within that time.
+    pub confirm_within: Option<Duration>,
 }
 
 pub struct Daemon {
@@ -100,6 +109,7 @@ impl Daemon {
 
     /// Back to the policy file.
     pub fn reload(&self, by: String) -> Result<SetPolicy, Refusal> {
+        self.core().refuse_while_pending()?;
         let name = self.settings.policy.display().to_string();
         let result = read_file(&self.settings.policy)
             .map_err(|diagnostics| Refusal::bad_policy(&name, diagnostics))
@@ -111,8 +121,21 @@ impl Daemon {
         result
     }
 
-    /// Brings back the policy that was in force before. Again: the one before that.
+    /// Keeps the policy that waits to be confirmed.
+    pub fn confirm(&self, by: &str) -> Result<Confirmed, Refusal> {
+        let _one_at_a_time = self.one_change();
+        self.core().confirm(by)
+    }
+
+    /// Brings back the policy that was in force before. Again: the one before that. One that waits to be confirmed
+    /// falls back at once.
     pub fn rollback(&self, by: String) -> Result<SetPolicy, Refusal> {
+        if self.core().pending().is_some() {
+            let _one_at_a_time = self.one_change();
+            let mut core = self.core();
+            core.fall_back(&format!("rolled back by {by}"));
+            return core.describe_in_force().ok_or_else(nothing_before);
+        }
         let previous = {
             let mut core = self.core();
             let current = core.in_force.as_ref().map(|in_force| Arc::clone(&in_force.sealed));
@@ -132,6 +155,23 @@ impl Daemon {
         self.core().detach(interface)
     }
 
+    /// What time alone changes: called every [`TICK`].
+    pub fn tick(&self) {
+        self.core().note_end_of_pause();
+        if self.core().is_unconfirmed() {
+            let _one_at_a_time = self.one_change();
+            let mut core = self.core();
+            if core.is_unconfirmed() {
+                core.fall_back("not confirmed in time");
+            }
+        }
+    }
+
+    /// Changes go one after the other.
+    fn one_change(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What to do when the settings ask for nothing to stay.
     pub fn detach_all(&self) {
         let mut core = self.core();
@@ -146,6 +186,10 @@ impl Daemon {
 
     /// Applies the policy file if its content is not what it was at the last look. `seen` is that look.
     pub fn reload_if_changed(&self, seen: &mut Option<String>) {
+        if self.core().refuse_while_pending().is_err() {
+            // Looked at again when that is decided.
+            return;
+        }
         let Ok(bundle) = read_file(&self.settings.policy) else {
             // Files are moved into place: a file that is gone for a moment is no reason to say anything.
             return;
@@ -162,7 +206,10 @@ impl Daemon {
     }
 
     fn change(&self, bundle: Bundle, wish: &Wish, origin: &Origin) -> Result<SetPolicy, Refusal> {
-        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = self.one_change();
+        if !wish.dry_run {
+            self.core().refuse_while_pending()?;
+        }
         let basis = self.core().basis();
         let current = basis.in_force.as_ref().map(|in_force| in_force.sealed.hash.as_str());
         if let Some(expected) = &wish.if_match
@@ -177,7 +224,7 @@ impl Daemon {
         }
         let prepared = prepare::prepare(bundle, &basis, wish.demands)?;
         if !wish.dry_run {
-            return self.core().commit(prepared, &basis, origin);
+            return self.core().commit(prepared, &basis, origin, wish.confirm_within);
         }
         Ok(SetPolicy {
             applied: false,
@@ -187,6 +234,7 @@ impl Daemon {
             hash: prepared.hash,
             warnings: prepared.reading.warnings,
             changes: prepared.changes,
+            confirm_until: None,
         })
     }
 

@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 
 use super::settings::OnExit;
-use super::{Daemon, Kind, Refusal, Settings, links, words};
+use super::{Daemon, Kind, Refusal, Settings, TICK, links, words};
 use crate::control::{Socket, server};
 use crate::datapath::Datapath;
 use crate::metrics;
@@ -73,6 +73,7 @@ pub async fn run(settings: Settings, datapath: Option<Box<dyn Datapath>>) -> Res
         tokio::spawn(watch_file(Arc::clone(&daemon)));
     }
     tokio::spawn(tidy(Arc::clone(&daemon)));
+    tokio::spawn(tick(Arc::clone(&daemon)));
     tokio::spawn(watchdog(Arc::clone(&daemon)));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %settings.socket.display(), "limiterd is ready");
     notify(&[NotifyState::Ready]);
@@ -141,6 +142,15 @@ async fn tidy(daemon: Arc<Daemon>) {
         tokio::time::sleep(TIDY_PERIOD).await;
         let daemon = Arc::clone(&daemon);
         let _ = blocking(move || daemon.core().tidy()).await;
+    }
+}
+
+/// Ends what has come to its end.
+async fn tick(daemon: Arc<Daemon>) {
+    loop {
+        tokio::time::sleep(TICK).await;
+        let daemon = Arc::clone(&daemon);
+        let _ = blocking(move || daemon.tick()).await;
     }
 }
 

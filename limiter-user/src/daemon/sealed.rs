@@ -22,6 +22,9 @@ pub struct Sealed {
     /// The generation a rollback brought back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restores: Option<u64>,
+    /// It was set with `--confirm` and fell back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unconfirmed: bool,
     /// Places of the counters and meters, so that names keep theirs.
     pub slots: Slots,
     /// How many rules it has, for lists that do not read it again.
@@ -39,7 +42,7 @@ pub fn format_time(time: SystemTime) -> String {
     humantime::format_rfc3339_seconds(time).to_string()
 }
 
-mod rfc3339 {
+pub(super) mod rfc3339 {
     use std::time::SystemTime;
 
     use serde::{Deserialize, Deserializer, Serializer, de::Error};

@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::confirm::Pending;
+use super::pause::Pause;
 use super::refusal::words;
 use super::sealed::Sealed;
 use crate::datapath::Mode;
@@ -28,6 +30,12 @@ pub struct ByHand {
     /// Interfaces to guard besides, or in another mode than, those of the settings.
     #[serde(default)]
     pub attached: BTreeMap<String, Mode>,
+    /// Nothing is dropped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<Pause>,
+    /// The policy in force waits to be confirmed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<Pending>,
 }
 
 /// One policy applied: what lists show of it.
@@ -39,6 +47,8 @@ pub struct Entry {
     pub applied_by: String,
     pub rules: usize,
     pub restores: Option<u64>,
+    /// It was never confirmed, so it is nothing to go back to.
+    pub unconfirmed: bool,
     /// Only of one that could not be written.
     kept: Option<Arc<Sealed>>,
 }
@@ -135,12 +145,22 @@ impl StateDirectory {
             from = earlier;
         }
         let mut before = self.entries.iter().rev().filter(|entry| entry.generation < from);
-        before.find(|entry| entry.hash != current.hash).map(|entry| entry.generation)
+        before.find(|entry| entry.hash != current.hash && !entry.unconfirmed).map(|entry| entry.generation)
     }
 
-    /// The newest policy that can be read.
+    /// Notes that an applied policy fell back.
+    pub fn mark_unconfirmed(&mut self, generation: u64) {
+        if self.entries.iter().any(|entry| entry.generation == generation)
+            && let Some(sealed) = self.load(generation)
+        {
+            self.keep(&Arc::new(Sealed { unconfirmed: true, ..Sealed::clone(&sealed) }));
+        }
+    }
+
+    /// The newest policy that can be read and did not fall back.
     pub fn latest(&mut self) -> Option<Arc<Sealed>> {
-        let generations: Vec<u64> = self.entries.iter().rev().map(|entry| entry.generation).collect();
+        let confirmed = self.entries.iter().rev().filter(|entry| !entry.unconfirmed);
+        let generations: Vec<u64> = confirmed.map(|entry| entry.generation).collect();
         generations.into_iter().find_map(|generation| self.load(generation))
     }
 
@@ -203,6 +223,7 @@ impl Entry {
             applied_by: sealed.applied_by.clone(),
             rules: sealed.rules,
             restores: sealed.restores,
+            unconfirmed: sealed.unconfirmed,
             kept,
         }
     }
@@ -244,6 +265,7 @@ mod tests {
             applied_by: "file".to_owned(),
             file_hash: None,
             restores: None,
+            unconfirmed: false,
             slots: Slots::default(),
             rules: 0,
         })

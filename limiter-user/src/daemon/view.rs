@@ -9,7 +9,7 @@ use super::core::{BUILT_IN_BY, Core};
 use super::refusal::Refusal;
 use super::sealed::format_time;
 use crate::control::api::{
-    self, GuardedInterface, History, HistoryEntry, PolicyStatus, Stat, Stats, Status, Table,
+    self, GuardedInterface, History, HistoryEntry, PolicyStatus, SetPolicy, Stat, Stats, Status, Table,
     UnguardedInterface,
 };
 use crate::datapath::Mode;
@@ -44,6 +44,21 @@ impl Core {
                 problems.push(format!("`{name}` is not guarded: {reason}"));
             }
             unguarded.push(UnguardedInterface { name: name.clone(), detached: false, reason });
+        }
+        let pending = self.pending();
+        if let Some(pending) = &pending {
+            warnings.push(format!(
+                "generation {}, set by {}, is not confirmed: it falls back at {}; `limiterctl confirm` keeps it",
+                pending.generation, pending.by, pending.until
+            ));
+        }
+        warnings.extend(self.fell_back.clone());
+        let paused = self.paused();
+        if let Some(pause) = &paused {
+            warnings.push(format!(
+                "paused by {} until {}: nothing is dropped; `limiterctl resume` ends it",
+                pause.by, pause.until
+            ));
         }
         for name in self.unasked() {
             warnings.push(format!(
@@ -112,6 +127,8 @@ impl Core {
             interfaces,
             unguarded,
             policy: self.policy_status(file_hash),
+            pending_confirm: pending,
+            paused,
             table,
             store,
             warnings,
@@ -207,8 +224,24 @@ impl Core {
             rules: entry.rules,
             in_force: Some(entry.generation) == current,
             restores: entry.restores,
+            unconfirmed: entry.unconfirmed,
         });
         History { history: history.collect() }
+    }
+
+    /// The policy in force as the answer to what put it there.
+    pub fn describe_in_force(&self) -> Option<SetPolicy> {
+        let sealed = &self.in_force.as_ref()?.sealed;
+        Some(SetPolicy {
+            applied: true,
+            unchanged: false,
+            generation: sealed.generation,
+            hash: sealed.hash.clone(),
+            rules: sealed.rules,
+            warnings: self.reading().map_or_else(Vec::new, |reading| reading.warnings.clone()),
+            changes: Vec::new(),
+            confirm_until: None,
+        })
     }
 
     pub fn policy_in_force(&self) -> Option<api::InForce> {

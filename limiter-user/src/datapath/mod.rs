@@ -11,7 +11,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use limiter_common::abi::{BYTES, Counter, Description, FAMILIES, Meter, PACKETS, PolicyTables, Row};
 use limiter_common::verdict::OUTCOMES;
@@ -177,7 +177,31 @@ pub trait Datapath: Send {
     fn now(&self) -> u64;
 
     /// Puts a policy in force, whole or not at all: no packet is judged by a mixture.
-    fn publish(&mut self, image: Image<'_>, sealed: &[u8]) -> Result<(), Error>;
+    ///
+    /// With `confirm_within` the policy before is in force again, by itself, once that time has passed without
+    /// [`Datapath::confirm`]. A policy published meanwhile without it takes the place of the one that waits,
+    /// and waits on.
+    fn publish(
+        &mut self,
+        image: Image<'_>,
+        sealed: &[u8],
+        confirm_within: Option<Duration>,
+    ) -> Result<(), Error>;
+
+    /// The time left to confirm the policy in force; `None` when nothing waits, or no longer.
+    fn unconfirmed(&self) -> Option<Duration>;
+
+    /// Keeps the policy in force. False when it has fallen back, or nothing waits.
+    fn confirm(&mut self) -> bool;
+
+    /// Ends the wait: the policy before is in force. Nothing waits: nothing happens.
+    fn fall_back(&mut self);
+
+    /// For so long packets are judged and counted and none is dropped; zero = they are dropped again.
+    fn pause(&mut self, time: Duration);
+
+    /// The time left of a pause.
+    fn paused(&self) -> Option<Duration>;
 
     /// Guards an interface. One that is guarded already in that mode (or any, for `Auto`) is left as it is.
     /// `replace` takes the place of a foreign program.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use limiter_common::abi::Header;
 
@@ -22,6 +22,10 @@ pub struct State {
     pub header: Option<Header>,
     /// Times a policy was published.
     pub published: u64,
+    /// Until when the policy in force waits to be confirmed, and what is in force after that.
+    pub waiting: Option<(u64, Option<Header>, Option<Vec<u8>>)>,
+    /// Until when nothing is dropped.
+    pub paused_until: u64,
     /// Interfaces the host has, by name, with their index.
     pub present: BTreeMap<String, u32>,
     /// Interfaces with somebody else's program: its id.
@@ -46,6 +50,8 @@ impl Default for State {
             sealed: None,
             header: None,
             published: 0,
+            waiting: None,
+            paused_until: 0,
             present: BTreeMap::new(),
             foreign: BTreeMap::new(),
             large_mtu: BTreeMap::new(),
@@ -75,9 +81,31 @@ impl Twin {
     }
 }
 
+impl State {
+    fn settle(&mut self) {
+        if self.waiting.as_ref().is_some_and(|(until, ..)| *until <= self.now) {
+            self.fall_back();
+        }
+    }
+
+    fn fall_back(&mut self) {
+        if let Some((_, header, sealed)) = self.waiting.take() {
+            self.header = header;
+            self.sealed = sealed;
+        }
+    }
+}
+
+/// Ticks of 1/64 ns.
+fn ticks(time: Duration) -> u64 {
+    time.as_nanos() as u64 * 64
+}
+
 impl Datapath for Twin {
     fn sealed(&self) -> Option<Vec<u8>> {
-        self.state().sealed.clone()
+        let mut state = self.state();
+        state.settle();
+        state.sealed.clone()
     }
 
     fn facts(&self) -> Facts {
@@ -88,15 +116,51 @@ impl Datapath for Twin {
         self.state().now
     }
 
-    fn publish(&mut self, image: Image<'_>, sealed: &[u8]) -> Result<(), Error> {
+    fn publish(
+        &mut self,
+        image: Image<'_>,
+        sealed: &[u8],
+        confirm_within: Option<Duration>,
+    ) -> Result<(), Error> {
         let mut state = self.state();
+        state.settle();
         if let Some(reason) = state.refuse_publish.take() {
             return Err(Error::Refused { reason });
+        }
+        if let Some(time) = confirm_within {
+            state.waiting = Some((state.now + ticks(time), state.header, state.sealed.clone()));
         }
         state.header = Some(image.tables.header);
         state.sealed = Some(sealed.to_vec());
         state.published += 1;
         Ok(())
+    }
+
+    fn unconfirmed(&self) -> Option<Duration> {
+        let mut state = self.state();
+        state.settle();
+        state.waiting.as_ref().map(|(until, ..)| Duration::from_nanos((until - state.now) / 64))
+    }
+
+    fn confirm(&mut self) -> bool {
+        let mut state = self.state();
+        state.settle();
+        state.waiting.take().is_some()
+    }
+
+    fn fall_back(&mut self) {
+        self.state().fall_back();
+    }
+
+    fn pause(&mut self, time: Duration) {
+        let mut state = self.state();
+        state.paused_until = state.now + ticks(time);
+    }
+
+    fn paused(&self) -> Option<Duration> {
+        let state = self.state();
+        let left = state.paused_until.saturating_sub(state.now);
+        (left > 0).then(|| Duration::from_nanos(left / 64))
     }
 
     fn attach(&mut self, interface: &str, mode: Mode, replace: bool) -> Result<Interface, Error> {

@@ -61,5 +61,10 @@ pub fn check(bundle: &Bundle) -> Result<Checked, Vec<Diagnostic>> {
     }
 }
 
+/// Seconds of a duration as policies write it: `10s`, `5m`, `1h`, `2d`; else what is wrong and what to write.
+pub fn duration_seconds(text: &str) -> Result<u64, String> {
+    rate::parse_duration(text).map_err(|bad| format!("{}: {}", bad.message, bad.help))
+}
+
 #[cfg(test)]
 mod tests;

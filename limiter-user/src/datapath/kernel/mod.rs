@@ -3,6 +3,7 @@
 //! A daemon that starts adopts what it finds: the maps as they are, and each link, behind which it puts its
 //! own program in one step. Between two daemons the old program goes on.
 
+mod control;
 mod filter;
 mod links;
 mod load;
@@ -14,19 +15,21 @@ mod sys;
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use aya::Ebpf;
 use aya::maps::{ArrayOfMaps, MapData, PerCpuArray, PerCpuValues};
 use aya::programs::Xdp;
 use limiter_common::abi::{
-    BYTES, BucketSet, CROWD_CELLS, Control, Counter, CrowdCell, FAMILIES, FilterLine, Geometry, Header,
-    LoneWord, MAX_RULES, PACKETS, POLICY_SLOTS, PolicyTables, ROW_BYTES, Row, RuleCounters, WAYS, lone,
+    BYTES, BucketSet, CROWD_CELLS, Counter, CrowdCell, FAMILIES, FilterLine, Geometry, Header, LoneWord,
+    MAX_RULES, PACKETS, POLICY_SLOTS, PolicyTables, ROW_BYTES, Row, RuleCounters, WAYS, lone,
 };
 use limiter_common::filter::lines as filter_lines;
 use limiter_common::verdict::OUTCOMES;
 use limiter_common::{bucket, hash};
 
+use self::control::Selector;
 use self::links::Guard;
 pub use self::load::FLOOR;
 use self::load::refused;
@@ -42,7 +45,7 @@ pub struct Kernel {
     program: &'static str,
     guards: Vec<Guard>,
     policies: Mapped<PolicyTables>,
-    control: Mapped<Control>,
+    selector: Selector,
     buckets: Mapped<BucketSet>,
     filter: Mapped<FilterLine>,
     /// Live buckets when the filter was last refilled.
@@ -65,7 +68,7 @@ impl Kernel {
             program,
             guards: Guard::adopt(&options.pin)?,
             policies: mapped(&ebpf, "POLICIES", POLICY_SLOTS as u32)?,
-            control: mapped(&ebpf, "CONTROL", 1)?,
+            selector: Selector(mapped(&ebpf, "CONTROL", 1)?),
             buckets: mapped(&ebpf, "BUCKETS", geometry.sets)?,
             filter: mapped(&ebpf, "FILTER", filter_lines(geometry.sets))?,
             live_in_filter: 0,
@@ -131,13 +134,8 @@ impl Kernel {
         xdp(&mut self.ebpf, self.program)
     }
 
-    fn active(&self) -> &AtomicU32 {
-        // SAFETY: the first field of the map's one value, aligned, and alive as long as the mapping.
-        unsafe { AtomicU32::from_ptr(self.control.get(0).cast()) }
-    }
-
     fn slot(&self) -> u32 {
-        self.active().load(Ordering::SeqCst) % POLICY_SLOTS as u32
+        self.selector.slot(self.now())
     }
 
     /// The header of the policy in force.
@@ -259,9 +257,17 @@ impl Datapath for Kernel {
         bucket::ticks(load::monotonic_ns(), self.geometry.epoch)
     }
 
-    fn publish(&mut self, image: Image<'_>, sealed: &[u8]) -> Result<(), Error> {
+    fn publish(
+        &mut self,
+        image: Image<'_>,
+        sealed: &[u8],
+        confirm_within: Option<Duration>,
+    ) -> Result<(), Error> {
         self.ensure_pinned()?;
-        let slot = (self.slot() + 1) % POLICY_SLOTS as u32;
+        // What buckets were charged by: a policy that fell back has left its mark in them too.
+        let charged_by = [self.selector.candidate(), self.slot()];
+        self.selector.settle(self.now());
+        let slot = self.selector.free(self.now());
         self.publish_image(slot, image.rows, sealed)?;
         self.zero_reused(&image)?;
         let header = Header {
@@ -270,9 +276,11 @@ impl Datapath for Kernel {
             sealed_bytes: sealed.len() as u64,
             ..image.tables.header
         };
-        // SAFETY: a live value; the slot in force is never written.
-        let before = unsafe { &(*self.policies.get(self.slot() as usize)).meters };
-        let relaxed = relax::relaxed(before, &image.tables.meters);
+        let relaxed = relax::relaxed(
+            // SAFETY: live values, and only this writes them.
+            charged_by.map(|slot| unsafe { &(*self.policies.get(slot as usize)).meters }),
+            &image.tables.meters,
+        );
         let tables = self.policies.get(slot as usize);
         // SAFETY: inside the mapping, and no packet reads this slot: it has not been in force since before
         // the wait in `publish_image`.
@@ -280,9 +288,32 @@ impl Datapath for Kernel {
             tables.copy_from(image.tables, 1);
             (&raw mut (*tables).header).write(header);
         }
-        self.active().store(slot, Ordering::SeqCst);
+        // Never 0, which would be no deadline.
+        let until = confirm_within.map_or(0, |time| self.now() + to_ticks(time).max(1));
+        self.selector.put_in_force(slot, until);
         self.relax(&relaxed);
         Ok(())
+    }
+
+    fn unconfirmed(&self) -> Option<Duration> {
+        self.selector.pending(self.now()).map(to_duration)
+    }
+
+    fn confirm(&mut self) -> bool {
+        self.selector.confirm(self.now())
+    }
+
+    fn fall_back(&mut self) {
+        self.selector.fall_back();
+    }
+
+    fn pause(&mut self, time: Duration) {
+        let until = if time.is_zero() { 0 } else { self.now().saturating_add(to_ticks(time)) };
+        self.selector.pause(until);
+    }
+
+    fn paused(&self) -> Option<Duration> {
+        self.selector.paused(self.now()).map(to_duration)
     }
 
     fn attach(&mut self, interface: &str, mode: Mode, replace: bool) -> Result<Interface, Error> {
@@ -389,6 +420,15 @@ impl Kernel {
             }
         }
     }
+}
+
+/// Ticks of 1/64 ns.
+fn to_ticks(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().saturating_mul(64)).unwrap_or(u64::MAX)
+}
+
+fn to_duration(ticks: u64) -> Duration {
+    Duration::from_nanos(ticks / 64)
 }
 
 fn xdp<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, Error> {

@@ -12,11 +12,11 @@ use limiter_common::hash;
 use super::Kernel;
 use crate::datapath::Datapath;
 
-/// Meters of `new` of which a full bucket is worth less time than it was in `old`.
-pub fn relaxed(old: &[Meter], new: &[Meter]) -> Vec<Meter> {
+/// Meters of `new` of which a full bucket is worth less time than it was in one of `old`.
+pub fn relaxed<'a>(old: impl IntoIterator<Item = &'a [Meter; MAX_METERS]>, new: &[Meter]) -> Vec<Meter> {
+    let old: Vec<&Meter> = old.into_iter().flatten().collect();
     let is_relaxed = |new: &Meter| {
-        let before = old.iter().find(|old| old.id == new.id);
-        before.is_some_and(|old| {
+        old.iter().filter(|old| old.id == new.id).any(|old| {
             let units = [PACKETS, BYTES].into_iter();
             units
                 .map(|unit| (old.rates[unit].tolerance, new.rates[unit].tolerance))
@@ -87,7 +87,7 @@ pub(super) fn wait_for_packets_in_flight() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use limiter_common::abi::{Meter, PACKETS};
+    use limiter_common::abi::{MAX_METERS, Meter, PACKETS};
 
     use super::relaxed;
 
@@ -99,8 +99,15 @@ mod tests {
 
     #[test]
     fn only_meters_that_fill_sooner_are_mended() {
-        let old = [meter(1, 100), meter(2, 100), meter(3, 100), meter(0, 100)];
+        let policy = |meters: &[Meter]| {
+            let mut policy = [Meter::default(); MAX_METERS];
+            policy[..meters.len()].copy_from_slice(meters);
+            policy
+        };
+        let old = policy(&[meter(1, 100), meter(2, 100), meter(3, 100), meter(0, 100)]);
+        let fell_back = policy(&[meter(2, 200)]);
         let new = [meter(1, 99), meter(2, 100), meter(3, 101), meter(4, 1), meter(0, 0)];
-        assert_eq!(relaxed(&old, &new), [meter(1, 99)]);
+        assert_eq!(relaxed([&old, &old], &new), [meter(1, 99)]);
+        assert_eq!(relaxed([&fell_back, &old], &new), [meter(1, 99), meter(2, 100)]);
     }
 }
