@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const DROPS: &str = "version = 1\n[default]\nverdict = \"drop\"\n";
 const PASSES: &str = "version = 1\n[default]\nverdict = \"pass\"\n";
 const LIMITS: &str =
-    "version = 1\n[[rule]]\nname = \"limited\"\nlimit = [{ per = \"source\", rate = \"1/h\", burst = 2 }]\n";
+    "version = 1\n[[rule]]\nname = \"limited\"\nlimit = [{ per = \"source\", rate = \"1/5m\", burst = 2 }]\n";
 
 fn frame() -> Vec<u8> {
     ethernet(&[], IPV4, &V4::from("198.51.100.7").packet(UDP, &udp(1, 53, b"four")))
