@@ -244,10 +244,10 @@ pub struct BucketSet {
 /// Bits of one copy in a [`FilterLine`].
 pub const FILTER_BITS: u32 = 256;
 
-/// One cache line of the filter: both copies of its bits, see [`crate::filter`].
+/// One cache line of the filter: in each word 32 bits of either copy, see [`crate::filter`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FilterLine(pub [[u64; 4]; 2]);
+pub struct FilterLine(pub [u64; 8]);
 
 /// A crowd cell: bucket words by unit.
 #[repr(C)]

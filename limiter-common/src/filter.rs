@@ -5,7 +5,7 @@
 //!
 //! **No live bucket is ever missing from it**: whoever takes a bucket from full to live inserts its tag first. Nothing
 //! takes tags out but the daemon, which clears and refills it when it has become dense. That is why there are two
-//! copies, side by side in one cache line, and a tag counts as present when either has it: the daemon clears one
+//! copies, the halves of each word, and a tag counts as present when either has it: the daemon clears one
 //! copy, waits for packets in flight, inserts the tags of all live buckets, and then does the same to the other. A
 //! daemon that dies in between leaves one whole copy. Without a daemon the filter grows dense, and costs what the
 //! table did without it.
@@ -25,9 +25,10 @@ pub const fn lines(sets: u32) -> u32 {
 pub struct Place {
     /// Line of the filter.
     pub line: u32,
-    /// Word of each copy, below 4.
+    /// Word of the line, below 8.
     pub word: usize,
-    pub bit: u64,
+    /// The tag's bit in either copy.
+    pub bits: u64,
 }
 
 /// Uses the low bits of the tag; the set is chosen by the high ones.
@@ -35,23 +36,27 @@ pub struct Place {
 pub fn place<K: Keys>(keys: K, tag: u64) -> Place {
     Place {
         line: (tag >> 8) as u32 & lines(keys.sets()).wrapping_sub(1),
-        word: (tag >> 6) as usize & 3,
-        bit: 1 << (tag & 63),
+        word: (tag >> 5) as usize & 7,
+        bits: (1 | 1 << 32) << (tag & 31),
     }
 }
 
-/// Whether either copy has the bit.
+/// Whether either copy has the tag.
 #[inline(always)]
-pub fn contains<W: Word>(copies: &[W; 2], bit: u64) -> bool {
-    (copies[0].load() | copies[1].load()) & bit != 0
+pub fn contains<W: Word>(word: &W, bits: u64) -> bool {
+    word.load() & bits != 0
 }
 
-/// Puts the bit into both copies.
+/// Puts the tag into both copies.
 #[inline(always)]
-pub fn insert<W: Word>(copies: &[W; 2], bit: u64) {
+pub fn insert<W: Word>(word: &W, bits: u64) {
     // Mostly it is there, and a look does not take the line from the other CPUs.
-    if copies[0].load() & copies[1].load() & bit == 0 {
-        copies[0].insert(bit);
-        copies[1].insert(bit);
+    if word.load() & bits != bits {
+        word.insert(bits);
     }
+}
+
+/// Bits of one copy, 0 or 1, in every word.
+pub const fn copy_mask(copy: usize) -> u64 {
+    if copy == 0 { 0xffff_ffff } else { 0xffff_ffff << 32 }
 }

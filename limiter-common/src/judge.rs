@@ -34,8 +34,8 @@ pub trait Engine: Keys {
     fn crowd(self, cell: u32, unit: usize) -> Option<Self::Word>;
     /// One of [`lone`].
     fn lone(self, index: u32) -> Option<Self::Word>;
-    /// Word `word` of both copies of a line of the filter, see [`filter`].
-    fn filter(self, line: u32, word: usize) -> Option<[Self::Word; 2]>;
+    /// A word of a line of the filter, see [`filter`].
+    fn filter(self, line: u32, word: usize) -> Option<Self::Word>;
     /// The prefix rows of the policy in force.
     fn rows(self) -> Self::Rows;
     /// A live bucket was evicted.
@@ -705,15 +705,15 @@ fn give_back_unit<E: Engine>(engine: E, meter: &Meter, packet: &Packet, tag: u64
 #[inline(always)]
 fn may_live<E: Engine>(engine: E, tag: u64) -> bool {
     let place = filter::place(engine, tag);
-    engine.filter(place.line, place.word).is_none_or(|copies| filter::contains(&copies, place.bit))
+    engine.filter(place.line, place.word).is_none_or(|word| filter::contains(&word, place.bits))
 }
 
 /// Says of a tag that it may have one.
 #[inline(always)]
 fn enlist<E: Engine>(engine: E, tag: u64) {
     let place = filter::place(engine, tag);
-    if let Some(copies) = engine.filter(place.line, place.word) {
-        filter::insert(&copies, place.bit);
+    if let Some(word) = engine.filter(place.line, place.word) {
+        filter::insert(&word, place.bits);
     }
 }
 

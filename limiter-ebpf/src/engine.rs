@@ -101,10 +101,10 @@ impl Engine for Kernel {
     }
 
     #[inline(always)]
-    fn filter(self, line: u32, word: usize) -> Option<[Shared; 2]> {
-        let line = maps::FILTER.get_ptr_mut(line)?.cast::<u64>();
-        // SAFETY: a live map value of eight words; the masked index and four more are inside it.
-        Some(unsafe { [Shared::new(line.add(word & 3)), Shared::new(line.add((word & 3) + 4))] })
+    fn filter(self, line: u32, word: usize) -> Option<Shared> {
+        let line = maps::FILTER.get_ptr_mut(line)?;
+        // SAFETY: a live map value of eight words; the masked index is inside it.
+        Some(unsafe { Shared::new(line.cast::<u64>().add(word & 7)) })
     }
 
     #[inline(always)]

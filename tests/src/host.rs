@@ -17,7 +17,7 @@ pub struct Host {
     sets: Vec<SetCells>,
     crowd: Vec<[Cell<u64>; 2]>,
     lone: Vec<Cell<u64>>,
-    filter: Vec<[[Cell<u64>; 4]; 2]>,
+    filter: Vec<[Cell<u64>; 8]>,
     rows: Vec<Row>,
     now: Cell<u64>,
     evicted: Cell<u64>,
@@ -38,7 +38,7 @@ impl Host {
             sets: vec![SetCells::default(); geometry.sets as usize],
             crowd: vec![<[Cell<u64>; 2]>::default(); MAX_METERS * CROWD_CELLS],
             lone: vec![Cell::default(); lone::COUNT],
-            filter: vec![<[[Cell<u64>; 4]; 2]>::default(); filter::lines(geometry.sets) as usize],
+            filter: vec![<[Cell<u64>; 8]>::default(); filter::lines(geometry.sets) as usize],
             rows: rows.to_vec(),
             now: Cell::new(0),
             evicted: Cell::new(0),
@@ -70,14 +70,16 @@ impl Host {
 
     /// Empties one copy of the filter, as the daemon does first when it thins it.
     pub fn clear_filter(&self, copy: usize) {
-        self.filter.iter().flat_map(|line| &line[copy]).for_each(|word| word.set(0));
+        let other = filter::copy_mask(1 - copy);
+        self.filter.iter().flatten().for_each(|word| word.set(word.get() & other));
     }
 
     /// Puts the tags of all live buckets into one copy, as it does next.
     pub fn fill_filter(&self, copy: usize) {
         for tag in self.live_tags() {
             let place = filter::place(self, tag);
-            HostWord(&self.filter[place.line as usize][copy][place.word]).insert(place.bit);
+            HostWord(&self.filter[place.line as usize][place.word])
+                .insert(place.bits & filter::copy_mask(copy));
         }
     }
 
@@ -85,7 +87,7 @@ impl Host {
     pub fn missing_from_filter(&self) -> usize {
         let is_missing = |tag: &u64| {
             let place = filter::place(self, *tag);
-            !filter::contains(&self.filter(place.line, place.word).expect("a line"), place.bit)
+            !filter::contains(&self.filter(place.line, place.word).expect("a line"), place.bits)
         };
         self.live_tags().filter(is_missing).count()
     }
@@ -133,9 +135,8 @@ impl<'a> Engine for &'a Host {
         self.lone.get(index as usize).map(HostWord)
     }
 
-    fn filter(self, line: u32, word: usize) -> Option<[HostWord<'a>; 2]> {
-        let [one, other] = self.filter.get(line as usize)?;
-        Some([HostWord(&one[word]), HostWord(&other[word])])
+    fn filter(self, line: u32, word: usize) -> Option<HostWord<'a>> {
+        Some(HostWord(&self.filter.get(line as usize)?[word]))
     }
 
     fn rows(self) -> &'a [Row] {

@@ -3,6 +3,7 @@
 use aya::Ebpf;
 use limiter_tests::bench::{Bench, Section, Spread, in_turns, run};
 use limiter_tests::clock::pin_to;
+use limiter_user::datapath::Datapath as _;
 use limiter_user::policy::Bundle;
 
 use crate::{frames, policies};
@@ -58,6 +59,8 @@ pub fn one_cpu() {
     let frame = frames::udp();
     for case in cases() {
         bench.publish(&case.policy);
+        // What the case before left in the filter the daemon would have thinned.
+        bench.kernel.tidy();
         bench.randomize(case.random);
         // What the first packets of a policy find is not what the next million do.
         bench.run("random_guard", &frame, REPEAT);
