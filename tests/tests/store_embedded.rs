@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use limiter_tests::stores::clock_steps;
 use limiter_tests::stores::suite::{Schedule, TimedStore, awkward_limits, random_limits, run};
 use limiter_tests::stores::{ManualClock, fresh, limit, named, single};
 use limiter_user::requests::embedded::{Clock, EmbeddedStore};
@@ -30,8 +31,8 @@ impl TimedStore for Timed {
         Ok((self.store.decide(decision).await?, self.clock.micros()))
     }
 
-    async fn pass(&self, time: Duration) {
-        self.clock.pass(time);
+    async fn step(&self, micros: i64) {
+        self.clock.set(self.clock.micros().checked_add_signed(micros).unwrap());
     }
 }
 
@@ -83,6 +84,13 @@ async fn room_for_one_limit_may_be_the_bucket_of_another_of_the_same_decision() 
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn steps_of_the_clock() {
+    let clock = ManualClock::at(1 << 50);
+    let store = EmbeddedStore::with_clock(1 << 10, clock.clone());
+    clock_steps::check(&Timed { store, clock }).await;
+}
 
 /// Asks for one as soon as there is room, until the clock reaches `end`; returns how often it was admitted.
 async fn greedy(timed: &Timed, limit: &Arc<Limit>, subject: KeyHash, end: u64) -> u32 {

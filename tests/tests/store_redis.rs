@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use limiter_tests::stores::clock_steps;
 use limiter_tests::stores::redis_server::{NAMESPACE, RedisServer};
 use limiter_tests::stores::suite::{Schedule, TimedStore, awkward_limits, random_limits, run};
 use limiter_tests::stores::{fresh, limit, named, single};
@@ -44,11 +45,6 @@ impl Timed {
         self.server.shift_clock(micros);
     }
 
-    fn step(&self, micros: i64) {
-        let shift = self.shift.fetch_add(micros, Ordering::SeqCst) + micros;
-        self.server.shift_clock(shift);
-    }
-
     fn key(&self, limit: &Limit, subject: &KeyHash) -> String {
         full_key(NAMESPACE, subject, limit.id(), subject)
     }
@@ -64,8 +60,9 @@ impl TimedStore for Timed {
         self.store.decide_at(decision).await
     }
 
-    async fn pass(&self, time: Duration) {
-        self.step(time.as_micros() as i64);
+    async fn step(&self, micros: i64) {
+        let shift = self.shift.fetch_add(micros, Ordering::SeqCst) + micros;
+        self.server.shift_clock(shift);
     }
 }
 
@@ -246,44 +243,10 @@ async fn a_settlement_takes_what_is_there_and_leaves_no_debt() {
     }
 }
 
-/// What a clock that is set back may do: nothing refills until it has caught up; from beyond a minute, at most one
-/// burst is free; nothing is ever negative or refused for longer than the step and the limit's own time.
 #[tokio::test]
 async fn steps_of_the_servers_clock() {
     let timed = Timed::start().await;
-    for algorithm in Algorithm::ALL {
-        let (limit, subject) = (limit(algorithm, 5, MINUTE, None), fresh());
-        let full = limit.burst();
-        timed.set_clock(0);
-        assert!(timed.consume(&limit, subject, full).await.allowed);
-        // Back by 50 s: still full, however long it takes.
-        timed.step(-50_000_000);
-        let answer = timed.consume(&limit, subject, 1).await;
-        assert!(!answer.allowed, "{algorithm:?}");
-        assert!(
-            answer.limits[0].retry_after.unwrap() <= Duration::from_secs(50) + MINUTE * 2,
-            "{algorithm:?}"
-        );
-        // It says truly when there is room again.
-        timed.pass(answer.limits[0].retry_after.unwrap()).await;
-        assert!(timed.consume(&limit, subject, 1).await.allowed, "{algorithm:?}");
-
-        // Back by an hour: one burst is free, and only one.
-        let subject = fresh();
-        timed.consume(&limit, subject, full).await;
-        timed.step(-3_600_000_000);
-        let mut admitted = 0;
-        for _ in 0..full + 3 {
-            admitted += u32::from(timed.consume(&limit, subject, 1).await.allowed);
-        }
-        assert_eq!(admitted, full, "{algorithm:?}");
-
-        // Ahead by a year: as if that time had passed.
-        timed.step(366 * 86_400_000_000);
-        let answer = timed.consume(&limit, subject, full).await;
-        assert!(answer.allowed, "{algorithm:?}");
-        assert!(!timed.consume(&limit, subject, 1).await.allowed, "{algorithm:?}");
-    }
+    clock_steps::check(&timed).await;
     assert_eq!(timed.server.keys_without_end(), [""; 0]);
 }
 

@@ -18,6 +18,9 @@ struct Verdict {
     /// `null` when the file cannot be read.
     hash: Option<String>,
     rules: usize,
+    endpoints: usize,
+    request_limits: usize,
+    plans: usize,
     errors: Vec<Diagnostic>,
     warnings: Vec<Diagnostic>,
 }
@@ -36,10 +39,23 @@ pub fn run(file: &Path, strict: bool, format: Format) -> ExitCode {
         Err(diagnostics) => (None, diagnostics),
     };
     let rules = policy.as_ref().map_or(0, |policy| policy.rules.len());
+    let requests = policy.as_ref().map(|policy| &policy.requests);
+    let endpoints = requests.map_or(0, |requests| requests.endpoints.len());
+    let request_limits = requests.map_or(0, |requests| requests.limit_count());
+    let plans = requests.map_or(0, |requests| requests.plan_names().len());
     let valid = policy.is_some() && (!strict || diagnostics.is_empty());
     if format == Format::Json {
         let (errors, warnings) = diagnostics.iter().cloned().partition(Diagnostic::is_error);
-        let code = print(&json_line(&Verdict { valid, hash: hash.clone(), rules, errors, warnings }));
+        let code = print(&json_line(&Verdict {
+            valid,
+            hash: hash.clone(),
+            rules,
+            endpoints,
+            request_limits,
+            plans,
+            errors,
+            warnings,
+        }));
         if valid {
             return code;
         }
@@ -57,10 +73,15 @@ pub fn run(file: &Path, strict: bool, format: Format) -> ExitCode {
         return Problem::bad_policy(error, diagnostics).report();
     };
     say(&show_diagnostics(&diagnostics));
-    print(&format!(
-        "`{name}` is sound: {}, {}, {}\n",
+    let mut counts = vec![
         count(rules, "rule"),
         count(policy.sets.len(), "set"),
-        count(policy.limits.len(), "named limit")
-    ))
+        count(policy.limits.len(), "named limit"),
+    ];
+    if endpoints > 0 {
+        counts.push(count(endpoints, "endpoint"));
+        counts.push(count(request_limits, "request limit"));
+        counts.push(count(plans, "plan"));
+    }
+    print(&format!("`{name}` is sound: {}\n", counts.join(", ")))
 }

@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 use super::Format;
-use super::output::{Problem, Table, print_as};
+use super::output::{Problem, Table, print_as, show_duration};
 use crate::control::api::{InForce, Limit, Rules};
 use crate::control::client::Client;
+use crate::control::request_api::{EndpointRules, Quota};
 
 pub async fn run(client: &Client, effective: bool, format: Format) -> Result<ExitCode, Problem> {
     if effective {
@@ -54,13 +55,66 @@ fn show_effective(rules: &Rules) -> String {
         action += &format!(", floor: {}", show_limits(&default.limits));
     }
     table.row(vec!["(default)".to_owned(), "every source".to_owned(), "all".to_owned(), action]);
-    format!(
+    let mut text = format!(
         "{}\na source is an IPv4 /{} or an IPv6 /{}; malformed packets: {}\n",
         table.show(),
         default.source.ipv4,
         default.source.ipv6,
         default.malformed
-    )
+    );
+    if !rules.endpoints.is_empty() {
+        text += &format!("\n{}", show_endpoints(&rules.endpoints));
+    }
+    text
+}
+
+/// A line per limit, and a plan's rate on a line of its own.
+fn show_endpoints(endpoints: &[EndpointRules]) -> String {
+    let mut table =
+        Table::new(&["ENDPOINT", "MATCH", "LIMIT", "PER", "ALGORITHM", "PLAN", "RATE", "STORE AWAY"]);
+    for endpoint in endpoints {
+        let mut name = endpoint.name.clone();
+        if endpoint.mode == "observe" {
+            name += " (observe)";
+        }
+        let away = endpoint.on_store_failure.as_deref().unwrap_or("-");
+        let mut head = [name, endpoint.matches.clone(), away.to_owned()];
+        for limit in &endpoint.limits {
+            let mut what = limit.name.clone();
+            if limit.mode == "observe" {
+                what += " (observe)";
+            }
+            let mut of_limit = [what, limit.per.join(" + "), limit.algorithm.clone()];
+            let plans = limit.plans.iter().map(|(plan, quota)| (plan.as_str(), quota));
+            for (plan, quota) in
+                plans.chain([(if limit.plans.is_empty() { "all" } else { "other" }, &limit.default)])
+            {
+                let [name, matches, away] = std::mem::take(&mut head);
+                let [what, per, algorithm] = std::mem::take(&mut of_limit);
+                table.row(vec![
+                    name,
+                    matches,
+                    what,
+                    per,
+                    algorithm,
+                    plan.to_owned(),
+                    show_quota(quota),
+                    away,
+                ]);
+            }
+        }
+    }
+    table.show()
+}
+
+fn show_quota(quota: &Quota) -> String {
+    let window = match quota.window_ms % 1000 {
+        0 => show_duration(quota.window_ms / 1000),
+        _ => format!("{} ms", quota.window_ms),
+    };
+    let burst =
+        if quota.capacity == quota.count { String::new() } else { format!(", {} at once", quota.capacity) };
+    format!("{} in {window}{burst}", quota.count)
 }
 
 fn show_limits(limits: &[Limit]) -> String {

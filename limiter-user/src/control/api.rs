@@ -261,6 +261,9 @@ pub struct Rules {
     pub default: DefaultRule,
     /// In file order.
     pub rules: Vec<Rule>,
+    /// Of the request tier, in file order.
+    #[serde(default)]
+    pub endpoints: Vec<super::request_api::EndpointRules>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

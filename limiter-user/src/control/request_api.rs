@@ -1,11 +1,85 @@
-//! What the control API says of requests: `POST /v1/check-request` and `PUT|DELETE /v1/plans/{hash}`.
+//! What the control API says of requests: endpoints in `GET /v1/rules`, `POST /v1/check-request` and `PUT|DELETE /v1/plans/{hash}`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::requests::limit::Limit;
+use crate::requests::policy::{Cost, Endpoint, EndpointLimit, RequestPolicy};
 use crate::requests::question::{Explanation, Request};
+
+/// One endpoint of the policy in force, in `GET /v1/rules`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndpointRules {
+    pub name: String,
+    /// Which requests, for people.
+    pub matches: String,
+    /// `enforce` or `observe`.
+    pub mode: String,
+    /// A number, or `header NAME, at most N`.
+    pub cost: String,
+    /// `always` or `on-failure`.
+    pub charge: String,
+    /// `null`: the file does not say.
+    pub on_store_failure: Option<String>,
+    pub limits: Vec<EndpointLimitRules>,
+}
+
+/// One limit of an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndpointLimitRules {
+    pub name: String,
+    pub per: Vec<String>,
+    pub algorithm: String,
+    pub mode: String,
+    /// For callers without a plan, and plans that are not named.
+    pub default: Quota,
+    /// By plan.
+    pub plans: BTreeMap<String, Quota>,
+}
+
+/// A limit's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quota {
+    pub count: u32,
+    pub window_ms: u64,
+    /// The most at once.
+    pub capacity: u32,
+}
+
+impl Quota {
+    fn of(limit: &Limit) -> Self {
+        let window_ms = u64::try_from(limit.window().as_millis()).unwrap_or(u64::MAX);
+        Self { count: limit.count(), window_ms, capacity: limit.capacity() }
+    }
+}
+
+/// The endpoints of a policy, spelled out.
+pub fn endpoint_rules(policy: &RequestPolicy) -> Vec<EndpointRules> {
+    let mode = |observe| if observe { "observe" } else { "enforce" }.to_owned();
+    let limit = |limit: &EndpointLimit| EndpointLimitRules {
+        name: limit.default.name().to_owned(),
+        per: limit.scope.0.iter().map(ToString::to_string).collect(),
+        algorithm: limit.default.algorithm().name().to_owned(),
+        mode: mode(limit.observe),
+        default: Quota::of(&limit.default),
+        plans: limit.by_plan.iter().map(|(plan, limit)| (plan.to_string(), Quota::of(limit))).collect(),
+    };
+    let endpoint = |endpoint: &Endpoint| EndpointRules {
+        name: endpoint.name.to_string(),
+        matches: endpoint.matches.to_string(),
+        mode: mode(endpoint.observe),
+        cost: match &endpoint.cost {
+            Cost::Fixed(cost) => cost.to_string(),
+            Cost::Header { name, max, .. } => format!("header {name}, at most {max}"),
+        },
+        charge: if endpoint.charge_failures_only { "on-failure" } else { "always" }.to_owned(),
+        on_store_failure: endpoint.on_store_failure.map(|failure| failure.text().to_owned()),
+        limits: endpoint.limits.iter().map(limit).collect(),
+    };
+    policy.endpoints.iter().map(endpoint).collect()
+}
 
 /// Body of `POST /v1/check-request`: the request to explain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

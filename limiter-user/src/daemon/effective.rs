@@ -2,6 +2,7 @@
 
 use super::core::Core;
 use crate::control::api::{DefaultRule, Limit, Rule, Rules, SourceWidths};
+use crate::control::request_api::endpoint_rules;
 use crate::policy;
 
 impl Core {
@@ -20,6 +21,7 @@ fn rules(policy: &policy::Policy) -> Rules {
             limits: limits(&policy.default.limit),
         },
         rules: policy.rules.iter().map(rule).collect(),
+        endpoints: endpoint_rules(&policy.requests),
     }
 }
 

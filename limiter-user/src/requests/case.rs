@@ -6,7 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::identity::{Identity, Resolved, SourceRules};
-use super::key::{KeyHash, Part, Secret};
+use super::key::{Hashing, KeyHash, Part, Secret};
 use super::limit::Limit;
 use super::outcome::{LimitOutcome, Outcome, Reason, Via};
 use super::plans::KeyStanding;
@@ -102,7 +102,7 @@ pub(super) fn from_answer(case: &Case<'_>, answer: &Answer, via: Via) -> Outcome
     let mut outcome = decided(case.endpoint, answer.allowed, Reason::Within, via, limits);
     if answer.allowed {
         outcome.delay = answer.delay();
-        outcome.refundable = case.endpoint.charge_failures_only && via == Via::Store;
+        outcome.refundable = case.endpoint.charge_failures_only && matches!(via, Via::Store | Via::Local);
     } else {
         outcome.reason = if outcome.retry_after().is_some() { Reason::Over } else { Reason::Never };
     }
@@ -124,8 +124,8 @@ pub(super) fn shown(bucket: &Bucket<'_>) -> String {
 }
 
 pub(super) fn hash_of(secret: &Secret, elements: &[Resolved<'_>]) -> KeyHash {
-    let texts: Vec<_> = elements.iter().map(|element| element.value.text()).collect();
-    let parts: Vec<_> =
-        elements.iter().zip(&texts).map(|(element, text)| Part::new(element.kind, text.as_bytes())).collect();
-    secret.hash(&parts)
+    let add = |hash: Hashing, element: &Resolved<'_>| {
+        hash.part(&Part::new(element.kind, element.value.text().as_bytes()))
+    };
+    elements.iter().fold(secret.start(), add).finish()
 }

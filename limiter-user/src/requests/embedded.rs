@@ -246,7 +246,7 @@ impl<C: Clock> EmbeddedStore<C> {
             let shard = shards.of(key);
             let (answer, expires) =
                 algorithm::conclude(&charge.limit, &mut state, question, judgement, charging);
-            if charging && judgement.allowed {
+            if charging && judgement.allowed || judgement.moved {
                 shard.put(*key, state, expires, |shard| self.make_room(shard, micros));
             } else {
                 shard.put_back(key, state);
@@ -310,6 +310,10 @@ fn refuse_duplicates(keys: &[BucketKey]) -> Result<(), StoreError> {
 impl<C: Clock> Store for EmbeddedStore<C> {
     fn kind(&self) -> &'static str {
         "embedded"
+    }
+
+    fn decide_at_once(&self, decision: &Decision) -> Option<Result<Answer, StoreError>> {
+        Some(self.decide_now(decision))
     }
 
     async fn decide(&self, decision: &Decision) -> Result<Answer, StoreError> {

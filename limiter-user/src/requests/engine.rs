@@ -4,7 +4,6 @@
 //! that still holds asks nobody; then the store decides all limits of the endpoint in one atomic step. When
 //! it gives no answer within its deadline, the endpoint's `on-store-failure` does.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,24 +14,25 @@ use super::case::{
     Bucket, Case, cost_of, decided, denied, from_answer, hash_of, observe, shown, without_room,
 };
 use super::failure::Instances;
-use super::identity::{Element, Identity, present};
+use super::identity::{Identity, Resolved, present};
 use super::key::{KeyHash, Part, Secret};
 use super::matching::Target;
 use super::metrics::{Decided, RequestMetrics};
 use super::normalise::normalise;
+use super::outage::Outage;
 use super::outcome::{Outcome, Reason, Via};
 use super::plans::{KeyStanding, Known, PlanCache};
-use super::policy::{DENY, Endpoint, IdentityRules, OnStoreFailure, RequestPolicy, Tag, UnknownKey};
+use super::policy::{DENY, Endpoint, IdentityRules, RequestPolicy, Tag, UnknownKey};
 pub use super::question::{Explanation, Report, Request};
 use super::reject_cache::{Fingerprints, Refusal, RejectCache};
-use super::store::{Answer, Charge, Decision, LimitAnswer, Mode, PlanRecord, PlanStore, Store, StoreError};
+use super::store::{Charge, Decision, LimitAnswer, Mode, PlanRecord, PlanStore, Store, StoreError};
 
 /// Refusals remembered at most, at about 100 bytes each.
 const REMEMBERED_REFUSALS: usize = 1 << 16;
 
 /// A policy with what the engine keeps beside it.
-struct InForce {
-    policy: RequestPolicy,
+pub(super) struct InForce {
+    pub(super) policy: RequestPolicy,
     hash: String,
     /// In the order of the endpoints.
     counters: Vec<Arc<Decided>>,
@@ -44,6 +44,8 @@ pub struct Parts {
     pub plans: Option<Arc<dyn PlanStore>>,
     /// Decides this host's share while the store is away.
     pub local: Arc<dyn Store>,
+    /// What this host admitted meanwhile.
+    pub outage: Outage,
     pub secret: Secret,
     pub instances: Arc<Instances>,
     pub metrics: Arc<RequestMetrics>,
@@ -52,11 +54,12 @@ pub struct Parts {
 /// See the module. Shared by every interface.
 pub struct Engine {
     in_force: ArcSwap<InForce>,
-    store: Arc<dyn Store>,
-    local: Arc<dyn Store>,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) local: Arc<dyn Store>,
+    pub(super) outage: Outage,
     secret: Secret,
-    instances: Arc<Instances>,
-    rejects: RejectCache,
+    pub(super) instances: Arc<Instances>,
+    pub(super) rejects: RejectCache,
     prints: Fingerprints,
     plans: PlanCache,
     metrics: Arc<RequestMetrics>,
@@ -64,13 +67,14 @@ pub struct Engine {
 
 impl Engine {
     pub fn new(parts: Parts) -> Self {
-        let Parts { store, plans, local, secret, instances, metrics } = parts;
+        let Parts { store, plans, local, outage, secret, instances, metrics } = parts;
         let in_force =
             InForce { policy: RequestPolicy::default(), hash: String::new(), counters: Vec::new() };
         Self {
             in_force: ArcSwap::from_pointee(in_force),
             store,
             local,
+            outage,
             plans: PlanCache::new(plans, secret.clone()),
             secret,
             instances,
@@ -92,6 +96,10 @@ impl Engine {
             .collect();
         self.in_force.store(Arc::new(InForce { policy, hash: hash.to_owned(), counters }));
         self.rejects.forget_all();
+    }
+
+    pub(super) fn in_force(&self) -> Arc<InForce> {
+        self.in_force.load_full()
     }
 
     /// The hash of the policy in force; empty before the first.
@@ -117,8 +125,7 @@ impl Engine {
         // Before the policy: what is refused under numbers replaced meanwhile is not remembered.
         let epoch = self.rejects.epoch();
         let in_force = self.in_force.load_full();
-        let path = request.target.and_then(|target| normalise(target.as_bytes()));
-        let Some(index) = in_force.find(&request, path.as_deref()) else {
+        let Some(index) = in_force.find(&request) else {
             self.metrics.unmatched(request.domain);
             return Outcome::unmatched();
         };
@@ -128,53 +135,17 @@ impl Engine {
             decided(endpoint, false, Reason::Denied, Via::Static, Vec::new())
         } else {
             let case = self.case(&in_force, index, &identity, &request);
-            match self.without_store(&case, Instant::now()) {
+            let now = Instant::now();
+            match self.without_store(&case, now) {
                 Some(outcome) => outcome,
                 // One deadline was spent on the key's plan; a second would make the answer late.
-                None if known.store_failed => self.fail(&case).await,
-                None => self.with_store(&case, epoch).await,
+                None if known.store_failed => self.fail(&case, false).await,
+                None => self.with_store(&case, epoch, now).await,
             }
         };
         let outcome = observe(endpoint, outcome);
         counters.count(&outcome);
         outcome
-    }
-
-    /// Settles what [`Engine::decide`] charged once more is known: `actual` is the cost after all, or the
-    /// request succeeded and its endpoint charges failures only. Without an endpoint nothing happens.
-    pub async fn report(&self, request: Request<'_>, report: Report) -> Result<Option<Answer>, StoreError> {
-        let in_force = self.in_force.load_full();
-        let path = request.target.and_then(|target| normalise(target.as_bytes()));
-        let Some(index) = in_force.find(&request, path.as_deref()) else { return Ok(None) };
-        let (identity, known) = self.identify(&in_force.policy, &request).await;
-        if denied(&identity, &known.standing) {
-            return Ok(None);
-        }
-        let mut case = self.case(&in_force, index, &identity, &request);
-        let charged = case.cost;
-        let (mode, cost) = match report {
-            Report::Cost(actual) => {
-                let actual = actual.min(case.endpoint.cost.most().max(charged));
-                if actual < charged {
-                    (Mode::Refund, charged - actual)
-                } else {
-                    (Mode::Settle, actual - charged)
-                }
-            }
-            Report::Success if case.endpoint.charge_failures_only => (Mode::Refund, charged),
-            Report::Success | Report::Failure => return Ok(None),
-        };
-        if cost == 0 {
-            return Ok(None);
-        }
-        case.cost = cost;
-        let answer = self.store.decide(&self.decision(&case, mode)).await?;
-        if mode == Mode::Refund {
-            for bucket in &case.buckets {
-                self.rejects.forget(bucket.print);
-            }
-        }
-        Ok(Some(answer))
     }
 
     /// What would be decided, and why. Charges nothing.
@@ -192,10 +163,10 @@ impl Engine {
             subjects: Vec::new(),
             tag: None,
         };
-        let Some(index) = in_force.find(&request, path.as_deref()) else { return Ok(explanation) };
+        let Some(index) = in_force.find_at(&request, path.as_deref()) else { return Ok(explanation) };
         let case = self.case(&in_force, index, &identity, &request);
         explanation.cost = case.cost;
-        explanation.tag = Some(self.tag(&case));
+        explanation.tag = Some(self.tag(&case, &[]));
         explanation.subjects =
             case.buckets.iter().map(|bucket| (shown(bucket), self.subject(bucket))).collect();
         let outcome = if denied(&identity, &known.standing) {
@@ -234,7 +205,7 @@ impl Engine {
         self.in_force.load().policy.endpoints.len()
     }
 
-    async fn identify(&self, policy: &RequestPolicy, request: &Request<'_>) -> (Identity, Known) {
+    pub(super) async fn identify(&self, policy: &RequestPolicy, request: &Request<'_>) -> (Identity, Known) {
         let owned = |text: Option<&str>| text.and_then(present).map(str::to_owned);
         let mut identity = Identity::of(policy.identity.source.canonical(request.client));
         identity.account = owned(request.account);
@@ -264,7 +235,7 @@ impl Engine {
         (identity, known)
     }
 
-    fn case<'a>(
+    pub(super) fn case<'a>(
         &self,
         in_force: &'a InForce,
         index: usize,
@@ -325,13 +296,15 @@ impl Engine {
         Some(decided(case.endpoint, false, Reason::Over, Via::Cache, limits))
     }
 
-    async fn with_store(&self, case: &Case<'_>, epoch: u64) -> Outcome {
+    async fn with_store(&self, case: &Case<'_>, epoch: u64, asked: Instant) -> Outcome {
         let decision = self.decision(case, Mode::Consume);
         if decision.charges.is_empty() {
             return decided(case.endpoint, true, Reason::Within, Via::Static, case.outcomes(|_| None));
         }
-        let asked = Instant::now();
-        let answer = self.store.decide(&decision).await;
+        let answer = match self.store.decide_at_once(&decision) {
+            Some(answer) => answer,
+            None => self.store.decide(&decision).await,
+        };
         match answer {
             Ok(answer) => {
                 self.metrics.store_answered(asked.elapsed());
@@ -343,7 +316,7 @@ impl Engine {
             }
             Err(error) => {
                 self.metrics.store_failed(error.kind());
-                self.fail(case).await
+                self.fail(case, error.may_have_charged()).await
             }
         }
     }
@@ -359,69 +332,49 @@ impl Engine {
         }
     }
 
-    /// The store gave no answer.
-    async fn fail(&self, case: &Case<'_>) -> Outcome {
-        let nothing_known = || case.outcomes(|_| None);
-        let refuse = || decided(case.endpoint, false, Reason::Store, Via::Failure, nothing_known());
-        match case.endpoint.on_store_failure.unwrap_or(OnStoreFailure::Deny) {
-            OnStoreFailure::Allow => {
-                decided(case.endpoint, true, Reason::Store, Via::Failure, nothing_known())
-            }
-            OnStoreFailure::Deny => refuse(),
-            OnStoreFailure::Local => match self.instances.known() {
-                Some(instances) => self.decide_locally(case, instances).await.unwrap_or_else(refuse),
-                // Nobody ever said how many share the limits: a share cannot be had.
-                None => refuse(),
-            },
-        }
-    }
-
-    async fn decide_locally(&self, case: &Case<'_>, instances: NonZeroU32) -> Option<Outcome> {
-        let mut decision = self.decision(case, Mode::Consume);
-        for charge in &mut decision.charges {
-            charge.limit = Arc::new(charge.limit.share(instances));
-        }
-        if decision.charges.is_empty() {
-            return Some(decided(case.endpoint, true, Reason::Within, Via::Static, case.outcomes(|_| None)));
-        }
-        let answer = self.local.decide(&decision).await.ok()?;
-        Some(from_answer(case, &answer, Via::Local))
-    }
-
     /// The question to a store. Limits with a rate of 0 are answered before it and are no part of it.
-    fn decision(&self, case: &Case<'_>, mode: Mode) -> Decision {
+    pub(super) fn decision(&self, case: &Case<'_>, mode: Mode) -> Decision {
         let asked = case.buckets.iter().filter(|bucket| bucket.limit.capacity() > 0);
-        let charges = asked.map(|bucket| Charge {
-            limit: Arc::clone(bucket.limit),
-            subject: self.subject(bucket),
-            cost: case.cost,
-        });
-        Decision { mode, tag: self.tag(case), charges: charges.collect(), can_wait: case.can_wait }
+        let charges: Vec<Charge> = asked
+            .map(|bucket| Charge {
+                limit: Arc::clone(bucket.limit),
+                subject: self.subject(bucket),
+                cost: case.cost,
+            })
+            .collect();
+        let tag = if self.store.is_sharded() { self.tag(case, &charges) } else { KeyHash([0; 16]) };
+        Decision { mode, tag, charges, can_wait: case.can_wait }
     }
 
     fn subject(&self, bucket: &Bucket<'_>) -> KeyHash {
         hash_of(&self.secret, &bucket.elements)
     }
 
-    fn tag(&self, case: &Case<'_>) -> KeyHash {
-        match &case.endpoint.tag {
-            Tag::Group(name) => self.secret.hash(&[Part::new("group", name.as_bytes())]),
-            Tag::Common(elements) => {
-                let resolve = |element: &Element| {
-                    let resolved = element.resolve(case.identity, &case.endpoint.name, case.source, |_| {});
-                    (resolved.kind.to_owned(), resolved.value.text().into_owned())
-                };
-                let parts: Vec<_> = elements.iter().map(resolve).collect();
-                let parts: Vec<_> =
-                    parts.iter().map(|(kind, value)| Part::new(kind, value.as_bytes())).collect();
-                self.secret.hash(&parts)
-            }
-        }
+    /// `charges`: of the same case, if they are known.
+    fn tag(&self, case: &Case<'_>, charges: &[Charge]) -> KeyHash {
+        let elements = match &case.endpoint.tag {
+            Tag::Group(name) => return self.secret.hash(&[Part::new("group", name.as_bytes())]),
+            Tag::Common(elements) => elements,
+        };
+        let resolve = elements
+            .iter()
+            .map(|element| element.resolve(case.identity, &case.endpoint.name, case.source, |_| {}));
+        let resolved: SmallVec<[Resolved<'_>; 2]> = resolve.collect();
+        // A limit that is counted by the tag's own elements has its hash already.
+        let asked = case.buckets.iter().filter(|bucket| bucket.limit.capacity() > 0);
+        let same = asked.zip(charges).find(|(bucket, _)| bucket.elements == resolved);
+        same.map_or_else(|| hash_of(&self.secret, &resolved), |(_, charge)| charge.subject)
     }
 }
 
 impl InForce {
-    fn find(&self, request: &Request<'_>, path: Option<&str>) -> Option<usize> {
+    /// The endpoint of a request.
+    pub(super) fn find(&self, request: &Request<'_>) -> Option<usize> {
+        let path = request.target.and_then(|target| normalise(target.as_bytes()));
+        self.find_at(request, path.as_deref())
+    }
+
+    fn find_at(&self, request: &Request<'_>, path: Option<&str>) -> Option<usize> {
         let covers = |endpoint: &Endpoint, descriptor: &[(String, String)]| {
             let Request { method, domain, .. } = *request;
             endpoint.matches.covers(&Target { method, path, domain, descriptor })

@@ -1,8 +1,8 @@
 //! Decisions of the whole engine over the embedded store, on a clock that tests turn.
 
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,6 +13,7 @@ use super::failure::Instances;
 use super::headers::jittered_wait;
 use super::key::Secret;
 use super::metrics::RequestMetrics;
+use super::outage::Outage;
 use super::outcome::{Outcome, Reason, Via};
 use super::policy_tests::{EXAMPLE, policy};
 use super::question::{Report, Request};
@@ -28,10 +29,10 @@ impl Clock for Turned {
 }
 
 /// A store that counts what it is asked and is away when told.
-struct Watched {
+pub(super) struct Watched {
     inner: EmbeddedStore<Turned>,
-    asked: AtomicU64,
-    away: AtomicBool,
+    pub(super) asked: AtomicU64,
+    away: Mutex<Option<StoreError>>,
 }
 
 #[async_trait]
@@ -42,8 +43,8 @@ impl Store for Watched {
 
     async fn decide(&self, decision: &Decision) -> Result<Answer, StoreError> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        if self.away.load(Ordering::Relaxed) {
-            return Err(StoreError::Timeout(Duration::from_millis(5)));
+        if let Some(error) = self.away.lock().unwrap().clone() {
+            return Err(error);
         }
         self.inner.decide(decision).await
     }
@@ -53,22 +54,23 @@ impl Store for Watched {
     }
 }
 
-struct Bench {
-    engine: Engine,
-    store: Arc<Watched>,
+pub(super) struct Bench {
+    pub(super) engine: Engine,
+    pub(super) store: Arc<Watched>,
     clock: Turned,
-    instances: Arc<Instances>,
+    pub(super) instances: Arc<Instances>,
 }
 
-fn bench(text: &str) -> Bench {
+pub(super) fn bench(text: &str) -> Bench {
     let clock = Turned::default();
     let inner = EmbeddedStore::with_clock(100_000, clock.clone());
-    let store = Arc::new(Watched { inner, asked: AtomicU64::new(0), away: AtomicBool::new(false) });
+    let store = Arc::new(Watched { inner, asked: AtomicU64::new(0), away: Mutex::default() });
     let instances = Arc::new(Instances::new(None));
     let engine = Engine::new(Parts {
         store: Arc::<Watched>::clone(&store),
         plans: None,
         local: Arc::new(EmbeddedStore::with_clock(1000, clock.clone())),
+        outage: Outage::with_clock(Box::new(clock.clone())),
         secret: Secret::new(b"0123456789abcdef").unwrap(),
         instances: Arc::clone(&instances),
         metrics: Arc::new(RequestMetrics::default()),
@@ -78,20 +80,34 @@ fn bench(text: &str) -> Bench {
 }
 
 impl Bench {
-    fn asked(&self) -> u64 {
+    pub(super) fn asked(&self) -> u64 {
         self.store.asked.load(Ordering::Relaxed)
     }
 
-    fn pass(&self, time: Duration) {
+    pub(super) fn leave(&self, error: StoreError) {
+        *self.store.away.lock().unwrap() = Some(error);
+    }
+
+    pub(super) fn come_back(&self) {
+        *self.store.away.lock().unwrap() = None;
+    }
+
+    /// What is left to a caller of `search` without a key.
+    pub(super) async fn left(&self) -> u32 {
+        let explanation = self.engine.explain(search(address(1))).await.unwrap();
+        explanation.outcome.limits[0].answer.unwrap().remaining
+    }
+
+    pub(super) fn pass(&self, time: Duration) {
         self.clock.0.fetch_add(u64::try_from(time.as_micros()).unwrap(), Ordering::Relaxed);
     }
 }
 
-fn address(number: u32) -> IpAddr {
+pub(super) fn address(number: u32) -> IpAddr {
     IpAddr::V4((0xcb00_0000 + number).into()) // 203.0.0.0 and on
 }
 
-fn login(client: IpAddr, account: &str) -> Request<'_> {
+pub(super) fn login(client: IpAddr, account: &str) -> Request<'_> {
     Request {
         method: Some("POST"),
         target: Some("/v1/login"),
@@ -100,7 +116,7 @@ fn login(client: IpAddr, account: &str) -> Request<'_> {
     }
 }
 
-fn search(client: IpAddr) -> Request<'static> {
+pub(super) fn search(client: IpAddr) -> Request<'static> {
     Request { method: Some("GET"), target: Some("/v1/search/x?q=1"), ..Request::from(client) }
 }
 
@@ -289,7 +305,7 @@ async fn the_store_away_leaves_it_to_the_endpoint() {
     let allow = EXAMPLE.replace("on-store-failure = \"deny\"", "on-store-failure = \"allow\"");
     let (deny, allow) = (bench(EXAMPLE), bench(&allow));
     for bench in [&deny, &allow] {
-        bench.store.away.store(true, Ordering::Relaxed);
+        bench.leave(StoreError::Timeout(Duration::from_millis(5)));
         bench.instances.heard(3);
     }
     let outcome = deny.engine.decide(login(address(1), "ada")).await;
@@ -306,14 +322,14 @@ async fn the_store_away_leaves_it_to_the_endpoint() {
     }
     assert_eq!(admitted, 10);
     // Back again, at once.
-    deny.store.away.store(false, Ordering::Relaxed);
+    deny.come_back();
     assert_eq!(deny.engine.decide(search(address(1))).await.via, Via::Store);
 }
 
 #[tokio::test]
 async fn a_share_of_an_unknown_number_is_none() {
     let bench = bench(EXAMPLE);
-    bench.store.away.store(true, Ordering::Relaxed);
+    bench.leave(StoreError::Open);
     let outcome = bench.engine.decide(search(address(1))).await;
     assert_eq!((outcome.allowed, outcome.reason), (false, Reason::Store));
 }

@@ -12,11 +12,10 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::limit::Limit;
-use super::outcome::{Outcome, Reason};
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
-/// Name and value.
-pub type Header = (&'static str, String);
+use super::outcome::{Outcome, Reason};
 
 /// Media type of a refusal's body (RFC 9457).
 pub const PROBLEM_JSON: &str = "application/problem+json";
@@ -49,45 +48,60 @@ pub fn jittered_wait(outcome: &Outcome, draw: Draw<'_>) -> Option<u64> {
     Some(wait + draw(most_jitter(wait)))
 }
 
-/// The headers of one answer.
-pub fn headers(outcome: &Outcome, draw: Draw<'_>) -> Vec<Header> {
-    let mut headers = Vec::with_capacity(10);
+/// Adds the headers of one answer, over what another layer may have said.
+pub fn put(outcome: &Outcome, draw: Draw<'_>, fields: &mut HeaderMap) {
     let wait = jittered_wait(outcome, draw);
-    rate_limit_headers(outcome, wait, &mut headers);
-    if let Some(endpoint) = &outcome.endpoint {
-        headers.push(("Limiter-Endpoint", endpoint.to_string()));
+    put_rate_limits(outcome, wait, fields);
+    // An endpoint's name is of letters, digits, `-`, `_` and `.`.
+    if let Some(name) = outcome.endpoint.as_ref().and_then(|name| HeaderValue::from_str(name).ok()) {
+        fields.insert(ENDPOINT, name);
     }
-    headers.push(("Limiter-Reason", outcome.reason.text().to_owned()));
+    fields.insert(REASON, HeaderValue::from_static(outcome.reason.text()));
     if !outcome.allowed {
-        headers.push(("Limiter-Limited", "1".to_owned()));
-        headers.push(("Cache-Control", "no-store".to_owned()));
+        fields.insert(LIMITED, HeaderValue::from_static("1"));
+        fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(wait) = wait {
-            headers.push(("Retry-After", wait.to_string()));
+            fields.insert(RETRY_AFTER, wait.into());
         }
     }
-    headers
 }
 
-fn rate_limit_headers(outcome: &Outcome, wait: Option<u64>, headers: &mut Vec<Header>) {
-    let mut policy = String::new();
-    for limit in outcome.limits.iter().filter(|limit| !limit.observing) {
-        if !policy.is_empty() {
-            policy.push_str(", ");
-        }
-        let limit = &limit.limit;
-        // Writing to a string cannot fail.
-        let _ = write!(policy, "\"{}\";q={};w={}", limit.name(), limit.capacity(), window_seconds(limit));
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const TIGHTEST: HeaderName = HeaderName::from_static("ratelimit");
+const LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
+const REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
+const RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
+const ENDPOINT: HeaderName = HeaderName::from_static("limiter-endpoint");
+const REASON: HeaderName = HeaderName::from_static("limiter-reason");
+const LIMITED: HeaderName = HeaderName::from_static("limiter-limited");
+
+fn put_rate_limits(outcome: &Outcome, wait: Option<u64>, fields: &mut HeaderMap) {
+    let mut items =
+        outcome.limits.iter().filter(|limit| !limit.observing).map(|limit| limit.limit.policy_item());
+    let Some(first) = items.next() else { return };
+    let mut policy = first.clone();
+    if let Some(second) = items.next() {
+        let items = [first, second].into_iter().chain(items);
+        let joined: Vec<&[u8]> = items.map(HeaderValue::as_bytes).collect();
+        // Joined header values are one.
+        policy = HeaderValue::try_from(joined.join(&b", "[..])).unwrap_or(policy);
     }
-    if policy.is_empty() {
-        return;
-    }
-    headers.push(("RateLimit-Policy", policy));
+    fields.insert(POLICY, policy);
     let Some((limit, answer)) = outcome.tightest() else { return };
     let reset = wait.unwrap_or_else(|| whole_seconds(answer.reset));
-    headers.push(("RateLimit", format!("\"{}\";r={};t={reset}", limit.name(), answer.remaining)));
-    headers.push(("RateLimit-Limit", limit.capacity().to_string()));
-    headers.push(("RateLimit-Remaining", answer.remaining.to_string()));
-    headers.push(("RateLimit-Reset", reset.to_string()));
+    fields.insert(LIMIT, limit.capacity_text().clone());
+    // Both numbers stand in the one text already.
+    let mut text = String::with_capacity(limit.name().len() + 40);
+    let _ = write!(text, "\"{}\";r={}", limit.name(), answer.remaining);
+    let remaining = limit.name().len() + 5..text.len();
+    let _ = write!(text, ";t={reset}");
+    let reset = remaining.end + 3..text.len();
+    let text = Bytes::from(text);
+    for (name, part) in [(REMAINING, remaining), (RESET, reset), (TIGHTEST, 0..text.len())] {
+        if let Ok(value) = HeaderValue::from_maybe_shared(text.slice(part)) {
+            fields.insert(name, value);
+        }
+    }
 }
 
 /// The body of a refusal.
@@ -112,22 +126,16 @@ pub fn problem(outcome: &Outcome, status: u16) -> String {
             "too many requests; `Retry-After` says when there is room",
         ),
     };
-    let mut body = serde_json::json!({ "type": kind, "title": title, "status": status, "detail": detail });
+    // Nothing in it needs to be escaped: limits have names like endpoints.
+    let mut body = String::with_capacity(320);
+    let head = format_args!(r#"{{"type":"{kind}","title":"{title}","status":{status},"detail":"{detail}""#);
+    // Writing to a string cannot fail.
+    let _ = body.write_fmt(head);
     if !over.is_empty() {
-        body["violated-policies"] = over.into();
+        let _ = write!(body, r#","violated-policies":["{}"]"#, over.join(r#"",""#));
     }
-    body.to_string()
-}
-
-/// The window that goes with the capacity: what a bucket's burst takes to refill, or the window itself.
-fn window_seconds(limit: &Limit) -> u64 {
-    let micros = limit.window().as_micros();
-    let micros = if limit.algorithm().is_bucket() && limit.count() > 0 {
-        (micros * u128::from(limit.burst())).div_ceil(u128::from(limit.count()))
-    } else {
-        micros
-    };
-    u64::try_from(micros.div_ceil(1_000_000)).unwrap_or(u64::MAX)
+    body.push('}');
+    body
 }
 
 fn whole_seconds(time: Duration) -> u64 {
@@ -136,7 +144,7 @@ fn whole_seconds(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::limit::{Algorithm, LimitSpec};
+    use super::super::limit::{Algorithm, Limit, LimitSpec};
     use super::super::outcome::{LimitOutcome, Via};
     use super::super::store::LimitAnswer;
     use super::*;
@@ -190,8 +198,9 @@ mod tests {
     }
 
     fn shown(outcome: &Outcome, drawn: u64) -> String {
-        let headers = headers(outcome, &mut |_| drawn);
-        headers.iter().map(|(name, value)| format!("{name}: {value}\n")).collect()
+        let mut fields = HeaderMap::new();
+        put(outcome, &mut |_| drawn, &mut fields);
+        fields.iter().map(|(name, value)| format!("{name}: {}\n", value.to_str().unwrap())).collect()
     }
 
     fn login() -> (Arc<Limit>, Arc<Limit>) {
@@ -209,10 +218,9 @@ mod tests {
         ];
         assert_eq!(
             shown(&outcome(true, Reason::Within, limits), 7),
-            "RateLimit-Policy: \"source\";q=20;w=60, \"account\";q=5;w=900\n\
-             RateLimit: \"account\";r=4;t=900\n\
-             RateLimit-Limit: 5\nRateLimit-Remaining: 4\nRateLimit-Reset: 900\n\
-             Limiter-Endpoint: login\nLimiter-Reason: within\n"
+            "ratelimit-policy: \"source\";q=20;w=60, \"account\";q=5;w=900\n\
+             ratelimit-limit: 5\nratelimit-remaining: 4\nratelimit-reset: 900\nratelimit: \"account\";r=4;t=900\n\
+             limiter-endpoint: login\nlimiter-reason: within\n"
         );
     }
 
@@ -227,17 +235,17 @@ mod tests {
         let refused = outcome(false, Reason::Over, limits);
         assert_eq!(
             shown(&refused, 13),
-            "RateLimit-Policy: \"source\";q=20;w=60, \"account\";q=5;w=900\n\
-             RateLimit: \"account\";r=0;t=75\n\
-             RateLimit-Limit: 5\nRateLimit-Remaining: 0\nRateLimit-Reset: 75\n\
-             Limiter-Endpoint: login\nLimiter-Reason: over\nLimiter-Limited: 1\n\
-             Cache-Control: no-store\nRetry-After: 75\n"
+            "ratelimit-policy: \"source\";q=20;w=60, \"account\";q=5;w=900\n\
+             ratelimit-limit: 5\nratelimit-remaining: 0\nratelimit-reset: 75\nratelimit: \"account\";r=0;t=75\n\
+             limiter-endpoint: login\nlimiter-reason: over\nlimiter-limited: 1\n\
+             cache-control: no-store\nretry-after: 75\n"
         );
         let mut asked = Vec::new();
-        headers(&refused, &mut |most| {
+        let mut draw = |most| {
             asked.push(most);
             0
-        });
+        };
+        put(&refused, &mut draw, &mut HeaderMap::new());
         assert_eq!(asked, [13]);
     }
 
@@ -269,7 +277,7 @@ mod tests {
             (account.clone(), false, answer(false, 0, Some(400_000), 900_000)),
         ];
         let refused = outcome(false, Reason::Over, limits);
-        assert!(shown(&refused, 0).contains("Retry-After: 400\n"));
+        assert!(shown(&refused, 0).contains("retry-after: 400\n"));
         // One that never has room leaves no time to name.
         let limits = vec![
             (source, false, answer(false, 20, None, 60_000)),
@@ -277,8 +285,8 @@ mod tests {
         ];
         let refused = outcome(false, Reason::Never, limits);
         let text = shown(&refused, 0);
-        assert!(!text.contains("Retry-After"), "{text}");
-        assert!(text.contains("RateLimit: \"source\";r=20;t=60\n"), "{text}");
+        assert!(!text.contains("retry-after"), "{text}");
+        assert!(text.contains("ratelimit: \"source\";r=20;t=60\n"), "{text}");
     }
 
     #[test]
@@ -290,10 +298,11 @@ mod tests {
         ];
         let text = shown(&outcome(true, Reason::Within, limits), 0);
         assert!(
-            text.starts_with("RateLimit-Policy: \"source\";q=20;w=60\nRateLimit: \"source\";r=3;t=3\n"),
+            text.starts_with("ratelimit-policy: \"source\";q=20;w=60\n")
+                && text.contains("ratelimit: \"source\";r=3;t=3\n"),
             "{text}"
         );
-        assert!(!text.contains("Limiter-Limited"));
+        assert!(!text.contains("limiter-limited"));
     }
 
     #[test]
@@ -304,17 +313,17 @@ mod tests {
         assert_eq!(waits, (1..=5).map(Some).collect());
         assert_eq!(
             shown(&refused, 2),
-            "RateLimit-Policy: \"source\";q=20;w=60\nLimiter-Endpoint: login\nLimiter-Reason: store\n\
-             Limiter-Limited: 1\nCache-Control: no-store\nRetry-After: 3\n"
+            "ratelimit-policy: \"source\";q=20;w=60\nlimiter-endpoint: login\nlimiter-reason: store\n\
+             limiter-limited: 1\ncache-control: no-store\nretry-after: 3\n"
         );
     }
 
     #[test]
     fn a_bucket_names_the_time_its_burst_takes_to_refill() {
         // 100 at 10/s refill in 10 s; 7 at 20 a minute in 21 s.
-        assert_eq!(window_seconds(&limit("a", Algorithm::TokenBucket, 10, 1, Some(100))), 10);
-        assert_eq!(window_seconds(&limit("a", Algorithm::TokenBucket, 20, 60, Some(7))), 21);
-        assert_eq!(window_seconds(&limit("a", Algorithm::SlidingWindow, 20, 60, None)), 60);
+        assert_eq!(limit("a", Algorithm::TokenBucket, 10, 1, Some(100)).quota_seconds(), 10);
+        assert_eq!(limit("a", Algorithm::TokenBucket, 20, 60, Some(7)).quota_seconds(), 21);
+        assert_eq!(limit("a", Algorithm::SlidingWindow, 20, 60, None).quota_seconds(), 60);
     }
 
     #[test]
@@ -333,6 +342,6 @@ mod tests {
 
     #[test]
     fn nothing_is_said_of_requests_no_endpoint_covers() {
-        assert_eq!(headers(&Outcome::unmatched(), &mut |_| 0), [("Limiter-Reason", "unmatched".to_owned())]);
+        assert_eq!(shown(&Outcome::unmatched(), 0), "limiter-reason: unmatched\n");
     }
 }

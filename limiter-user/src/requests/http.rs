@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, Request as HttpRequest, Response, StatusCode};
 use http_body_util::Full;
 
@@ -52,20 +52,6 @@ impl Style {
     }
 }
 
-/// The header names a question is read from.
-struct Names {
-    client: &'static str,
-    method: &'static str,
-    uri: &'static str,
-    /// Account, user, plan, cost: no proxy sets these by itself.
-    ours: bool,
-}
-
-const LIMITER: Names =
-    Names { client: "limiter-client", method: "limiter-method", uri: "limiter-uri", ours: true };
-const FORWARDED: Names =
-    Names { client: "x-forwarded-for", method: "x-forwarded-method", uri: "x-forwarded-uri", ours: false };
-
 /// A question that cannot be judged.
 #[derive(Debug, PartialEq, Eq)]
 struct Mistake(&'static str);
@@ -73,54 +59,138 @@ struct Mistake(&'static str);
 /// What a question says of the request it is about.
 struct Question<'a> {
     client: IpAddr,
+    api_key: Option<Cow<'a, str>>,
+    fields: Fields<'a>,
+}
+
+/// The headers a question is made of, found in one pass. Empty ones are absent.
+#[derive(Default)]
+struct Fields<'a> {
+    client: Option<Cow<'a, str>>,
     method: Option<&'a str>,
     uri: Option<Cow<'a, str>>,
-    api_key: Option<Cow<'a, str>>,
     account: Option<&'a str>,
     user: Option<&'a str>,
     plan: Option<&'a str>,
     cost: Option<&'a str>,
-    headers: Vec<(String, String)>,
+    actual_cost: Option<&'a str>,
+    result: Option<&'a str>,
+    /// All others that begin with `limiter-`, for `header:limiter-…` scopes.
+    own: Vec<(String, String)>,
+}
+
+impl<'a> Fields<'a> {
+    /// The `Limiter-` headers. Each stands at most once.
+    fn ours(headers: &'a HeaderMap) -> Result<Self, Mistake> {
+        let mut fields = Self::default();
+        // A bit for each of the fixed ones that was seen.
+        let mut seen = 0_u32;
+        for (name, value) in headers {
+            let Some(rest) = name.as_str().strip_prefix("limiter-") else { continue };
+            let (bit, place) = match rest {
+                "client" => {
+                    once(&mut seen, 0)?;
+                    fields.client = plain(value)?.map(Cow::Borrowed);
+                    continue;
+                }
+                "uri" => {
+                    once(&mut seen, 1)?;
+                    fields.uri = escaped(value);
+                    continue;
+                }
+                "method" => (2, &mut fields.method),
+                "account" => (3, &mut fields.account),
+                "user" => (4, &mut fields.user),
+                "plan" => (5, &mut fields.plan),
+                "cost" => (6, &mut fields.cost),
+                "actual-cost" => (7, &mut fields.actual_cost),
+                "result" => (8, &mut fields.result),
+                "peer" | "token" => continue,
+                _ => {
+                    if fields.own.iter().any(|(known, _)| known == name.as_str()) {
+                        return Err(TWICE);
+                    }
+                    if let Some(value) = value.to_str().ok().and_then(present) {
+                        fields.own.push((name.as_str().to_owned(), value.to_owned()));
+                    }
+                    continue;
+                }
+            };
+            once(&mut seen, bit)?;
+            *place = plain(value)?;
+        }
+        Ok(fields)
+    }
+
+    /// What Caddy and Traefik set: no account, user, plan or cost, which no proxy sets by itself.
+    fn forwarded(headers: &'a HeaderMap) -> Result<Self, Mistake> {
+        let single = |name| {
+            let mut values = headers.get_all(name).iter();
+            let first = values.next();
+            if values.next().is_some() { Err(TWICE) } else { Ok(first) }
+        };
+        Ok(Self {
+            client: joined(headers, "x-forwarded-for"),
+            method: single("x-forwarded-method")?.map(plain).transpose()?.flatten(),
+            uri: single("x-forwarded-uri")?.and_then(escaped),
+            ..Self::default()
+        })
+    }
+}
+
+const TWICE: Mistake =
+    Mistake("a header of the question stands twice: the proxy must replace it, not add to it");
+
+fn once(seen: &mut u32, bit: u32) -> Result<(), Mistake> {
+    let before = *seen;
+    *seen |= 1 << bit;
+    if before == *seen { Err(TWICE) } else { Ok(()) }
+}
+
+fn plain(value: &HeaderValue) -> Result<Option<&str>, Mistake> {
+    value.to_str().map(present).map_err(|_| Mistake("a header of the question holds bytes outside ASCII"))
+}
+
+/// Bytes outside ASCII are kept escaped: a target may be sent with them.
+fn escaped(value: &HeaderValue) -> Option<Cow<'_, str>> {
+    if let Ok(text) = value.to_str() {
+        return present(text).map(Cow::Borrowed);
+    }
+    let mut escaped = String::with_capacity(value.len() + 16);
+    for &byte in value.as_bytes() {
+        match byte {
+            0..0x80 => escaped.push(char::from(byte)),
+            _ => escaped.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    Some(Cow::Owned(escaped))
 }
 
 impl<'a> Question<'a> {
     fn read(engine: &Engine, headers: &'a HeaderMap, style: Style) -> Result<Self, Mistake> {
-        let names = if style.forwarded { &FORWARDED } else { &LIMITER };
-        let list = if style.forwarded {
-            joined(headers, names.client)
-        } else {
-            single(headers, names.client)?.map(Cow::Borrowed)
-        };
+        let fields = if style.forwarded { Fields::forwarded(headers)? } else { Fields::ours(headers)? };
+        let list = fields.client.as_ref();
         let list = list.ok_or(Mistake("`Limiter-Client` is missing: the proxy names its client in it"))?;
-        let ours = |name| if names.ours { single(headers, name) } else { Ok(None) };
         let (client, api_key) = engine.with_identity_rules(|rules| {
-            let client = client_of(&list, &rules.trusted_proxies, &rules.source);
+            let client = client_of(list, &rules.trusted_proxies, &rules.source);
             let key = rules.api_key.as_ref().and_then(|rule| joined(headers, &rule.header));
             (client, key)
         });
-        Ok(Self {
-            client: client.ok_or(Mistake("`Limiter-Client` holds no address"))?,
-            method: single(headers, names.method)?,
-            uri: text(headers, names.uri)?,
-            api_key,
-            account: ours("limiter-account")?,
-            user: ours("limiter-user")?,
-            plan: ours("limiter-plan")?,
-            cost: ours("limiter-cost")?,
-            headers: if names.ours { own_headers(headers) } else { Vec::new() },
-        })
+        let client = client.ok_or(Mistake("`Limiter-Client` holds no address"))?;
+        Ok(Self { client, api_key, fields })
     }
 
     fn request(&self, style: Style) -> Request<'_> {
+        let fields = &self.fields;
         Request {
-            method: self.method,
-            target: self.uri.as_deref(),
+            method: fields.method,
+            target: fields.uri.as_deref(),
             api_key: self.api_key.as_deref(),
-            account: self.account,
-            user: self.user,
-            plan: self.plan,
-            headers: self.headers.clone(),
-            cost: self.cost,
+            account: fields.account,
+            user: fields.user,
+            plan: fields.plan,
+            headers: fields.own.clone(),
+            cost: fields.cost,
             can_wait: style.wait,
             ..Request::from(self.client)
         }
@@ -128,11 +198,11 @@ impl<'a> Question<'a> {
 }
 
 /// Answers one question.
-pub async fn answer<B>(engine: &Engine, question: &HttpRequest<B>) -> Answer {
+pub async fn answer<B>(engine: &Engine, mut question: HttpRequest<B>) -> Answer {
     let arrived = Instant::now();
     let answer = match (question.uri().path(), question.method()) {
-        ("/v1/check", &Method::GET | &Method::POST | &Method::HEAD) => check(engine, question).await,
-        ("/v1/report", &Method::POST) => report(engine, question).await,
+        ("/v1/check", &Method::GET | &Method::POST | &Method::HEAD) => check(engine, &mut question).await,
+        ("/v1/report", &Method::POST) => report(engine, &question).await,
         ("/v1/check" | "/v1/report", _) => {
             problem(StatusCode::METHOD_NOT_ALLOWED, "this method is not for this path")
         }
@@ -142,7 +212,7 @@ pub async fn answer<B>(engine: &Engine, question: &HttpRequest<B>) -> Answer {
     answer
 }
 
-async fn check<B>(engine: &Engine, question: &HttpRequest<B>) -> Answer {
+async fn check<B>(engine: &Engine, question: &mut HttpRequest<B>) -> Answer {
     let style = match Style::parse(question.uri().query()) {
         Ok(style) => style,
         Err(why) => return problem(StatusCode::BAD_REQUEST, why),
@@ -154,11 +224,14 @@ async fn check<B>(engine: &Engine, question: &HttpRequest<B>) -> Answer {
     if style.wait && !outcome.delay.is_zero() {
         tokio::time::sleep(outcome.delay).await;
     }
-    rendered(&outcome, style.refused)
+    // The room of the question's headers serves the answer's.
+    let mut fields = std::mem::take(question.headers_mut());
+    fields.clear();
+    rendered(&outcome, style.refused, fields)
 }
 
-/// The answer of a check: headers, and a body when refused.
-fn rendered(outcome: &Outcome, refused: StatusCode) -> Answer {
+/// The answer of a check: headers, and a body when refused. `fields` is empty.
+fn rendered(outcome: &Outcome, refused: StatusCode, mut fields: HeaderMap) -> Answer {
     let (status, body) = if outcome.allowed {
         (StatusCode::NO_CONTENT, String::new())
     } else {
@@ -166,23 +239,12 @@ fn rendered(outcome: &Outcome, refused: StatusCode) -> Answer {
     };
     let mut answer = Response::new(Full::new(Bytes::from(body)));
     *answer.status_mut() = status;
-    let fields = answer.headers_mut();
-    put_headers(outcome, fields);
+    headers::put(outcome, &mut headers::draw, &mut fields);
     if !outcome.allowed {
         fields.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
     }
+    *answer.headers_mut() = fields;
     answer
-}
-
-/// Adds the headers of an outcome, over what another layer may have said.
-pub fn put_headers(outcome: &Outcome, fields: &mut HeaderMap) {
-    for (name, value) in headers::headers(outcome, &mut headers::draw) {
-        // Names are ours; values are numbers and names the policy's check allows in headers.
-        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::try_from(value))
-        {
-            fields.insert(name, value);
-        }
-    }
 }
 
 async fn report<B>(engine: &Engine, question: &HttpRequest<B>) -> Answer {
@@ -191,14 +253,14 @@ async fn report<B>(engine: &Engine, question: &HttpRequest<B>) -> Answer {
         Ok(_) => return problem(StatusCode::BAD_REQUEST, "a report comes from the application: no `from`"),
         Err(why) => return problem(StatusCode::BAD_REQUEST, why),
     };
-    let fields = question.headers();
-    let read = Question::read(engine, fields, style).and_then(|read| Ok((read, said(fields)?)));
+    let read = Question::read(engine, question.headers(), style);
+    let read = read.and_then(|read| said(&read.fields).map(|said| (read, said)));
     let (read, said) = match read {
         Ok(read) => read,
         Err(Mistake(why)) => return problem(StatusCode::BAD_REQUEST, why),
     };
     match engine.report(read.request(style), said).await {
-        Ok(_) => {
+        Ok(()) => {
             let mut answer = Response::new(Full::default());
             *answer.status_mut() = StatusCode::NO_CONTENT;
             answer
@@ -210,8 +272,8 @@ async fn report<B>(engine: &Engine, question: &HttpRequest<B>) -> Answer {
 }
 
 /// What a report says: `Limiter-Actual-Cost: N`, or `Limiter-Result: success|failure`.
-fn said(fields: &HeaderMap) -> Result<Report, Mistake> {
-    match (single(fields, "limiter-actual-cost")?, single(fields, "limiter-result")?) {
+fn said(fields: &Fields<'_>) -> Result<Report, Mistake> {
+    match (fields.actual_cost, fields.result) {
         (Some(cost), None) => match cost.parse() {
             Ok(cost) if cost <= super::limit::MAX_COUNT => Ok(Report::Cost(cost)),
             _ => Err(Mistake("`Limiter-Actual-Cost` is a whole number")),
@@ -222,31 +284,6 @@ fn said(fields: &HeaderMap) -> Result<Report, Mistake> {
             "a report carries `Limiter-Actual-Cost: N` or `Limiter-Result: success` or `failure`",
         )),
     }
-}
-
-/// A header that stands at most once; empty is absent.
-fn single<'a>(fields: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Mistake> {
-    let mut values = fields.get_all(name).iter();
-    let Some(value) = values.next() else { return Ok(None) };
-    if values.next().is_some() {
-        return Err(Mistake("a `Limiter-` header stands twice: the proxy must replace it, not add to it"));
-    }
-    value.to_str().map(present).map_err(|_| Mistake("a `Limiter-` header holds bytes outside ASCII"))
-}
-
-/// Like [`single`], but bytes outside ASCII are kept escaped: a target may be sent with them.
-fn text<'a>(fields: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, str>>, Mistake> {
-    let Some(value) = fields.get(name).filter(|value| value.to_str().is_err()) else {
-        return Ok(single(fields, name)?.map(Cow::Borrowed));
-    };
-    let mut escaped = String::with_capacity(value.len() + 16);
-    for &byte in value.as_bytes() {
-        match byte {
-            0..0x80 => escaped.push(char::from(byte)),
-            _ => escaped.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    Ok(Some(Cow::Owned(escaped)))
 }
 
 /// All values of a header as one list; bytes outside ASCII make it absent.
@@ -260,29 +297,6 @@ pub(super) fn joined<'a>(fields: &'a HeaderMap, name: &str) -> Option<Cow<'a, st
         all.push_str(value.to_str().ok()?);
     }
     present(&all).is_some().then_some(all)
-}
-
-/// `Limiter-*` headers beyond the fixed ones, for `header:limiter-…` scopes.
-fn own_headers(fields: &HeaderMap) -> Vec<(String, String)> {
-    const FIXED: [&str; 9] = [
-        "limiter-client",
-        "limiter-peer",
-        "limiter-method",
-        "limiter-uri",
-        "limiter-cost",
-        "limiter-account",
-        "limiter-user",
-        "limiter-plan",
-        "limiter-token",
-    ];
-    let own = fields
-        .iter()
-        .filter(|(name, _)| name.as_str().starts_with("limiter-") && !FIXED.contains(&name.as_str()));
-    own.filter_map(|(name, value)| {
-        let value = present(value.to_str().ok()?)?;
-        Some((name.as_str().to_owned(), value.to_owned()))
-    })
-    .collect()
 }
 
 fn problem(status: StatusCode, detail: &str) -> Answer {

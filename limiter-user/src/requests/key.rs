@@ -91,19 +91,34 @@ impl Secret {
 
     /// The hash of one subject.
     pub fn hash(&self, parts: &[Part<'_>]) -> KeyHash {
-        let mut mac = self.0.clone();
-        for part in parts {
-            for text in [part.scope.as_bytes(), part.value] {
-                mac.update(&part_length(text));
-                mac.update(text);
-            }
-        }
-        first_16(&mac.finalize().into_bytes())
+        parts.iter().fold(self.start(), Hashing::part).finish()
+    }
+
+    pub fn start(&self) -> Hashing {
+        Hashing(self.0.clone())
     }
 
     /// Kept in the store so that a host with another secret is noticed.
     pub fn fingerprint(&self) -> String {
         self.hash(&[Part::new("fingerprint", b"limiter")]).text()
+    }
+}
+
+/// The hash of one subject, under way.
+pub struct Hashing(Hmac<Sha256>);
+
+impl Hashing {
+    #[must_use]
+    pub fn part(mut self, part: &Part<'_>) -> Self {
+        for text in [part.scope.as_bytes(), part.value] {
+            self.0.update(&part_length(text));
+            self.0.update(text);
+        }
+        self
+    }
+
+    pub fn finish(self) -> KeyHash {
+        first_16(&self.0.finalize().into_bytes())
     }
 }
 

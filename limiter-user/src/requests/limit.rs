@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use http::HeaderValue;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -118,6 +119,8 @@ pub struct Limit {
     unit: Unit,
     window_units: u64,
     observe: bool,
+    policy_item: HeaderValue,
+    capacity_text: HeaderValue,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -169,7 +172,7 @@ impl Limit {
         let (unit, window_units) = unit_for(spec.count.max(burst), window_micros)
             .ok_or(LimitError::TooLarge { count: spec.count.max(burst), window: spec.window })?;
         let id = limit_id(spec, unit, window_units);
-        Ok(Self {
+        let limit = Self {
             name: spec.name.to_owned(),
             token: id_token(&id),
             id,
@@ -179,7 +182,41 @@ impl Limit {
             unit,
             window_units,
             observe: spec.observe,
-        })
+            policy_item: HeaderValue::from_static(""),
+            capacity_text: HeaderValue::from_static(""),
+        };
+        Ok(limit.shown())
+    }
+
+    /// With the text for the numbers it has.
+    fn shown(mut self) -> Self {
+        let item = format!("\"{}\";q={};w={}", self.name, self.capacity(), self.quota_seconds());
+        // A policy's names are letters, digits, `-`, `_` and `.`; another name is not shown.
+        self.policy_item = HeaderValue::try_from(item).unwrap_or(HeaderValue::from_static(""));
+        self.capacity_text = self.capacity().into();
+        self
+    }
+
+    /// The window that goes with the capacity, in seconds rounded up: what a bucket's burst takes to refill, or the
+    /// window itself.
+    pub fn quota_seconds(&self) -> u64 {
+        let micros = self.window().as_micros();
+        let micros = if self.algorithm.is_bucket() && self.count > 0 {
+            (micros * u128::from(self.burst)).div_ceil(u128::from(self.count))
+        } else {
+            micros
+        };
+        u64::try_from(micros.div_ceil(1_000_000)).unwrap_or(u64::MAX)
+    }
+
+    /// The capacity in `RateLimit-Limit`.
+    pub fn capacity_text(&self) -> &HeaderValue {
+        &self.capacity_text
+    }
+
+    /// The limit in `RateLimit-Policy`.
+    pub fn policy_item(&self) -> &HeaderValue {
+        &self.policy_item
     }
 
     pub fn name(&self) -> &str {
@@ -248,7 +285,7 @@ impl Limit {
             part.window_units = (self.window_units * u64::from(parts)).div_ceil(u64::from(self.count));
         }
         part.burst = if self.algorithm.is_bucket() { (self.burst / parts).max(1) } else { part.count };
-        part
+        part.shown()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Which endpoint a request belongs to: the first one in the file that matches.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use super::normalise::normalise;
 
@@ -68,6 +69,28 @@ pub struct Match {
     pub domain: Option<String>,
     /// Entries that one descriptor of the request must hold.
     pub descriptor: BTreeMap<String, String>,
+}
+
+impl fmt::Display for PathPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(path) => f.write_str(path),
+            Self::Below(path) => write!(f, "{path}/*"),
+        }
+    }
+}
+
+/// For people: `POST /v1/login`, `domain edge generic_key=login`, `every request`.
+impl fmt::Display for Match {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let methods = (!self.methods.is_empty()).then(|| self.methods.join("|"));
+        let path = self.path.as_ref().map(PathPattern::to_string);
+        let domain = self.domain.as_ref().map(|domain| format!("domain {domain}"));
+        let entries = self.descriptor.iter().map(|(key, value)| format!("{key}={value}"));
+        let words: Vec<String> = [methods, path, domain].into_iter().flatten().chain(entries).collect();
+        f.write_str(if words.is_empty() { "every request" } else { "" })?;
+        f.write_str(&words.join(" "))
+    }
 }
 
 /// What matching looks at.
@@ -197,6 +220,18 @@ mod tests {
         let all_paths = Match { path: Some(path("/*")), ..Match::default() };
         assert!(any.covers(&Target::default()));
         assert!(!all_paths.covers(&Target::default()));
+    }
+
+    #[test]
+    fn a_match_is_shown_in_a_few_words() {
+        let descriptor = BTreeMap::from([("generic_key".to_owned(), "login".to_owned())]);
+        let methods = vec!["GET".into(), "POST".into()];
+        let web = Match { methods, path: Some(path("/v1/*")), ..Match::default() };
+        let edge = Match { domain: Some("edge".into()), descriptor, ..Match::default() };
+        assert_eq!(web.to_string(), "GET|POST /v1/*");
+        assert_eq!(edge.to_string(), "domain edge generic_key=login");
+        assert_eq!(Match { path: Some(path("/*")), ..Match::default() }.to_string(), "/*");
+        assert_eq!(Match::default().to_string(), "every request");
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub mod local_plans;
 pub mod matching;
 pub mod metrics;
 pub mod normalise;
+pub mod outage;
 pub mod outcome;
 pub mod plans;
 pub mod policy;
@@ -33,12 +34,15 @@ pub mod rate;
 pub mod redis;
 pub mod reject_cache;
 pub mod serve;
+mod settle;
 pub mod store;
 pub mod tier;
 pub mod tower;
 
 #[cfg(test)]
 mod engine_tests;
+#[cfg(test)]
+mod outage_tests;
 #[cfg(test)]
 mod policy_tests;
 

@@ -1,6 +1,6 @@
 //! The request part of a policy, validated: every name resolved, every number exact.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -25,6 +25,19 @@ pub struct RequestPolicy {
 }
 
 impl RequestPolicy {
+    /// Every plan the policy knows: of keys, of rates, and the default.
+    pub fn plan_names(&self) -> BTreeSet<Arc<str>> {
+        let of_keys = self.plans.keys.values().flatten().chain(&self.plans.default);
+        let limits = self.endpoints.iter().flat_map(|endpoint| &endpoint.limits);
+        of_keys.chain(limits.flat_map(|limit| limit.by_plan.keys())).cloned().collect()
+    }
+
+    /// Limits, each counted once however many endpoints share it.
+    pub fn limit_count(&self) -> usize {
+        let limits = self.endpoints.iter().flat_map(|endpoint| &endpoint.limits);
+        limits.map(|limit| limit.default.id()).collect::<BTreeSet<_>>().len()
+    }
+
     /// Mistakes on a host whose store can be away: endpoints that do not say what holds then.
     pub fn undecided(&self) -> Vec<Diagnostic> {
         let silent = self.endpoints.iter().filter(|endpoint| endpoint.on_store_failure.is_none());

@@ -10,28 +10,37 @@
 //! Bounded: sets of eight entries, chosen by a keyed hash nobody outside can aim at. A full set forgets
 //! what frees soonest. Forgetting costs a question to the store, never a wrong answer.
 
-use std::hash::{BuildHasher, DefaultHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use siphasher::sip128::{Hasher128, SipHasher13};
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// No entry is believed for longer: a bucket that another host reset or refunded is seen within this time.
 pub const LONGEST: Duration = Duration::from_secs(5);
 const WAYS: usize = 8;
 
-/// A bucket's identity in this process: 128 bits of two keyed hashes.
+/// A bucket's identity in this process: 128 bits of a keyed hash.
 pub type Fingerprint = u128;
 
-/// Hashes bucket identities with keys drawn at start.
-#[derive(Default)]
-pub struct Fingerprints(RandomState, RandomState);
+/// Hashes bucket identities with a key drawn at start.
+pub struct Fingerprints(SipHasher13);
+
+impl Default for Fingerprints {
+    fn default() -> Self {
+        // The standard library's source of keys is the system's; its hash of nothing is as secret as they are.
+        let draw = || RandomState::new().build_hasher().finish();
+        Self(SipHasher13::new_with_keys(draw(), draw()))
+    }
+}
 
 /// A fingerprint under way.
-pub struct Fingerprinting(DefaultHasher, DefaultHasher);
+pub struct Fingerprinting(SipHasher13);
 
 impl Fingerprints {
     pub fn start(&self) -> Fingerprinting {
-        Fingerprinting(self.0.build_hasher(), self.1.build_hasher())
+        Fingerprinting(self.0)
     }
 }
 
@@ -39,15 +48,13 @@ impl Fingerprinting {
     /// Adds one part with its length, so that no two lists of parts are alike.
     #[must_use]
     pub fn part(mut self, part: &[u8]) -> Self {
-        for hasher in [&mut self.0, &mut self.1] {
-            hasher.write_usize(part.len());
-            hasher.write(part);
-        }
+        self.0.write_usize(part.len());
+        self.0.write(part);
         self
     }
 
     pub fn finish(self) -> Fingerprint {
-        u128::from(self.0.finish()) << 64 | u128::from(self.1.finish())
+        self.0.finish128().as_u128()
     }
 }
 
@@ -79,9 +86,38 @@ impl Entry {
     }
 }
 
+/// Eight entries, and a byte of each one's fingerprint, 0 for none. Most questions are about buckets that were not
+/// refused, and end at the bytes: without the lock, and without touching the entries.
+#[derive(Default)]
+struct Set {
+    tags: AtomicU64,
+    entries: Mutex<[Option<Entry>; WAYS]>,
+}
+
+impl Set {
+    fn may_hold(&self, bucket: Fingerprint) -> bool {
+        self.tags.load(Ordering::Acquire).to_le_bytes().contains(&tag(bucket))
+    }
+
+    fn open(&self) -> MutexGuard<'_, [Option<Entry>; WAYS]> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To be called with the lock held, after each change.
+    fn note(&self, entries: &[Option<Entry>; WAYS]) {
+        let tags = entries.map(|entry| entry.map_or(0, |entry| tag(entry.bucket)));
+        self.tags.store(u64::from_le_bytes(tags), Ordering::Release);
+    }
+}
+
+/// Never 0; of other bits than those that choose the set.
+fn tag(bucket: Fingerprint) -> u8 {
+    (bucket >> 64) as u8 | 1
+}
+
 /// See the module.
 pub struct RejectCache {
-    sets: Box<[Mutex<[Option<Entry>; WAYS]>]>,
+    sets: Box<[Set]>,
     epoch: AtomicU64,
 }
 
@@ -89,7 +125,7 @@ impl RejectCache {
     /// Room for about `entries` refusals, at about 100 bytes each.
     pub fn new(entries: usize) -> Self {
         let sets = entries.div_ceil(WAYS).next_power_of_two();
-        let sets = (0..sets).map(|_| Mutex::new([None; WAYS])).collect();
+        let sets = (0..sets).map(|_| Set::default()).collect();
         Self { sets, epoch: AtomicU64::new(0) }
     }
 
@@ -105,8 +141,11 @@ impl RejectCache {
 
     /// The refusal of `cost` for this bucket, if one is known to hold at `now`.
     pub fn get(&self, bucket: Fingerprint, cost: u32, now: Instant) -> Option<Refusal> {
-        let epoch = self.epoch();
-        let set = self.set(bucket).lock().unwrap_or_else(PoisonError::into_inner);
+        let set = self.set(bucket);
+        if !set.may_hold(bucket) {
+            return None;
+        }
+        let (epoch, set) = (self.epoch(), set.open());
         let entry = set.iter().flatten().find(|entry| entry.bucket == bucket)?;
         if cost < entry.smallest_cost || !entry.lives(epoch, now) {
             return None;
@@ -130,7 +169,8 @@ impl RejectCache {
             believed_until: asked + LONGEST,
             reset_at: asked.checked_add(refusal.reset).unwrap_or(asked),
         };
-        let mut set = self.set(bucket).lock().unwrap_or_else(PoisonError::into_inner);
+        let place = self.set(bucket);
+        let mut set = place.open();
         if let Some(known) = set.iter_mut().flatten().find(|known| known.bucket == bucket) {
             // A larger cost frees later: the smaller one stays the better witness while it lives.
             if known.lives(epoch, asked) && known.smallest_cost < cost {
@@ -150,19 +190,25 @@ impl RejectCache {
                 }
             }
         }
+        place.note(&set);
     }
 
     /// Forgets one bucket: something was given back to it.
     pub fn forget(&self, bucket: Fingerprint) {
-        let mut set = self.set(bucket).lock().unwrap_or_else(PoisonError::into_inner);
+        let place = self.set(bucket);
+        if !place.may_hold(bucket) {
+            return;
+        }
+        let mut set = place.open();
         for slot in set.iter_mut() {
             if slot.is_some_and(|entry| entry.bucket == bucket) {
                 *slot = None;
             }
         }
+        place.note(&set);
     }
 
-    fn set(&self, bucket: Fingerprint) -> &Mutex<[Option<Entry>; WAYS]> {
+    fn set(&self, bucket: Fingerprint) -> &Set {
         // The number of sets is a power of two; any bits of the hash choose alike.
         &self.sets[bucket as usize & (self.sets.len() - 1)]
     }

@@ -141,17 +141,19 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let service = service_fn(move |question: hyper::Request<Incoming>| {
         let (engine, token) = (Arc::clone(&engine), token.clone());
         async move {
-            let shown = question.headers().get("limiter-token").and_then(|shown| shown.to_str().ok());
-            let known = token.as_ref().is_none_or(|token| shown.is_some_and(|shown| token.is(shown)));
-            let answer = if known { http::answer(&engine, &question).await } else { refused_token() };
+            let known = token.as_ref().is_none_or(|token| {
+                let shown = question.headers().get("limiter-token").and_then(|shown| shown.to_str().ok());
+                shown.is_some_and(|shown| token.is(shown))
+            });
+            let answer = if known { http::answer(&engine, question).await } else { refused_token() };
             Ok::<_, Infallible>(answer)
         }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(patience)
+        // Headers are at most hyper's own 100: with another number it takes the room for them anew for every question.
         .max_buf_size(LARGEST_HEAD)
-        .max_headers(200)
         .serve_connection(TokioIo::new(stream), service);
     // A broken connection is the caller's affair.
     let _ = connection.await;

@@ -115,6 +115,16 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether the store may have made the decision all the same.
+    pub fn may_have_charged(&self) -> bool {
+        match self {
+            Self::Timeout(_) | Self::Broken(_) | Self::Malformed(_) => true,
+            Self::Unreachable(_) | Self::Open | Self::NotReady(_) | Self::Refused(_) | Self::Invalid(_) => {
+                false
+            }
+        }
+    }
+
     /// A short name for metrics and headers.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -135,6 +145,16 @@ impl StoreError {
 pub trait Store: Send + Sync {
     /// `embedded` or `redis`.
     fn kind(&self) -> &'static str;
+
+    /// Whether decisions need [`Decision::tag`].
+    fn is_sharded(&self) -> bool {
+        false
+    }
+
+    /// [`Store::decide`] where that takes no waiting: a store in memory spares each question a future of its own.
+    fn decide_at_once(&self, _decision: &Decision) -> Option<Result<Answer, StoreError>> {
+        None
+    }
 
     /// Makes one decision atomically.
     async fn decide(&self, decision: &Decision) -> Result<Answer, StoreError>;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::config::{BadSetting, StoreSettings, TierSettings};
@@ -15,6 +16,7 @@ use super::failure::{HEARTBEAT, Instances};
 use super::heartbeat::Heartbeat;
 use super::local_plans::LocalPlans;
 use super::metrics::RequestMetrics;
+use super::outage::Outage;
 use super::policy::RequestPolicy;
 use super::publish::{Occasion, Publication, Publisher, Standing};
 use super::redis::{LinkState, RedisStore};
@@ -112,6 +114,7 @@ impl Tier {
             store,
             plans: Some(plans),
             local: Arc::new(EmbeddedStore::new(LOCAL_BUCKETS)),
+            outage: Outage::default(),
             secret: settings.secret,
             instances: Arc::clone(&instances),
             metrics: Arc::clone(&metrics),
@@ -133,6 +136,7 @@ impl Tier {
                 Arc::clone(&metrics),
             );
             tasks.push(tokio::spawn(look));
+            tasks.push(tokio::spawn(pay_back(Arc::clone(&engine), shared.store.watch())));
         }
         Ok(Self { engine, instances, metrics, redis, address, runtime: Handle::current(), tasks })
     }
@@ -254,6 +258,27 @@ async fn look_at_plans(engine: Arc<Engine>) {
             Ok(true) => tracing::info!("plans changed in the store"),
             Ok(false) => {}
             Err(reason) => tracing::debug!(%reason, "plan changes not read"),
+        }
+    }
+}
+
+/// Charges the store with what was admitted while it was away, soon after it is back.
+async fn pay_back(engine: Arc<Engine>, mut link: watch::Receiver<LinkState>) {
+    let mut ticks = every_heartbeat();
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            changed = link.changed() => if changed.is_err() { return },
+        }
+        if *link.borrow_and_update() != LinkState::Up {
+            continue;
+        }
+        match engine.pay_back().await {
+            Ok(0) => {}
+            Ok(buckets) => {
+                tracing::info!(buckets, "the store was charged with what was admitted while it was away");
+            }
+            Err(reason) => tracing::debug!(%reason, "what was admitted in an outage is still owed"),
         }
     }
 }

@@ -21,7 +21,7 @@ use tower::{Layer, Service};
 
 use super::engine::Engine;
 use super::headers::{self, PROBLEM_JSON};
-use super::http::{joined, put_headers};
+use super::http::joined;
 use super::identity::client_of;
 use super::metrics::Interface;
 use super::outcome::Outcome;
@@ -172,7 +172,7 @@ where
                 // Without an answer the charge stays, which errs on the side of the limit.
                 let _ = layer.engine.report(asked.request(), Report::Success).await;
             }
-            put_headers(&outcome, response.headers_mut());
+            headers::put(&outcome, &mut headers::draw, response.headers_mut());
             Ok(response)
         })
     }
@@ -182,7 +182,7 @@ fn refusal<Got: From<String>>(outcome: &Outcome) -> Response<Got> {
     let status = StatusCode::TOO_MANY_REQUESTS;
     let mut response = Response::new(Got::from(headers::problem(outcome, status.as_u16())));
     *response.status_mut() = status;
-    put_headers(outcome, response.headers_mut());
+    headers::put(outcome, &mut headers::draw, response.headers_mut());
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
     response
 }

@@ -12,6 +12,7 @@ use super::engine::{Engine, Parts};
 use super::failure::Instances;
 use super::key::Secret;
 use super::metrics::RequestMetrics;
+use super::outage::Outage;
 use super::policy_tests::{EXAMPLE, policy};
 use super::tower::{Caller, LimitLayer};
 
@@ -41,6 +42,7 @@ impl Service<Request<()>> for Echo {
 
 fn engine(text: &str) -> Arc<Engine> {
     let engine = Engine::new(Parts {
+        outage: Outage::default(),
         store: Arc::new(EmbeddedStore::new(1000)),
         plans: None,
         local: Arc::new(EmbeddedStore::new(1000)),

@@ -12,11 +12,11 @@ use limiter_user::requests::redis::{LinkState, RedisStore};
 use limiter_user::requests::store::{Charge, Decision, Mode, Store};
 use tokio::task::JoinSet;
 
-use super::table::Table;
+use super::table::{Figures, Table};
 use super::{AT_ONCE, Cores, ROUNDS, pin};
 
 const QUESTIONS: usize = 60_000;
-const CONTROL: &str = "the script under `redis-benchmark`";
+pub const CONTROL: &str = "the script under `redis-benchmark`";
 
 pub fn measure(cores: Cores, table: &mut Table) -> Result<()> {
     pin(cores.asking)?;
@@ -33,18 +33,42 @@ pub fn measure(cores: Cores, table: &mut Table) -> Result<()> {
                 let group = format!("Redis, {name}, hot key");
                 table.control(&group, CONTROL);
                 let words = words_of(&server, &store, &decision).await?;
-                table.add(&group, CONTROL, redis_benchmark(cores, &server, &words)?, None);
-                table.add(&group, "limiter in process", in_process(&store, &decision).await?, None);
+                table.add(&group, CONTROL, Figures::rate(redis_benchmark(cores, &server, &words)?));
+                table.add(&group, "limiter in process", Figures::rate(in_process(&store, &decision).await?));
             }
             table.add(
                 "Redis, nothing to decide",
                 "`GET` under `redis-benchmark`",
-                redis_benchmark(cores, &server, &["GET".into(), "none".into()])?,
-                None,
+                Figures::rate(redis_benchmark(cores, &server, &["GET".into(), "none".into()])?),
             );
         }
         Ok(())
     })
+}
+
+/// The script of a token bucket under `redis-benchmark`.
+pub struct RawScript<'a> {
+    cores: Cores,
+    server: &'a RedisServer,
+    words: Vec<String>,
+}
+
+impl<'a> RawScript<'a> {
+    pub fn start(cores: Cores, server: &'a RedisServer) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let words = runtime.block_on(async {
+            let store = RedisStore::start(&server.config())?;
+            store.watch().wait_for(|state| *state == LinkState::Up).await?;
+            let bucket =
+                limit(Algorithm::TokenBucket, 100_000_000, Duration::from_secs(60), Some(100_000_000));
+            words_of(server, &store, &single(&bucket, fresh(), Mode::Consume, 1)).await
+        })?;
+        Ok(Self { cores, server, words })
+    }
+
+    pub fn figures(&self) -> Result<Figures> {
+        redis_benchmark(self.cores, self.server, &self.words).map(Figures::rate)
+    }
 }
 
 fn questions() -> Vec<(String, Decision)> {

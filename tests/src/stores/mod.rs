@@ -1,5 +1,6 @@
 //! What every store is held to: an exact model, random schedules, and the promises of `docs/algorithms.md`.
 
+pub mod clock_steps;
 pub mod model;
 pub mod policies;
 pub mod redis_server;

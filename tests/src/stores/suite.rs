@@ -18,8 +18,13 @@ pub trait TimedStore: Send + Sync {
     /// The answer, and the store's clock in microseconds when it was made.
     async fn ask(&self, decision: &Decision) -> Result<(Answer, u64), StoreError>;
 
-    /// Lets at least `time` pass: really, or by moving the clock exactly.
-    async fn pass(&self, time: Duration);
+    /// Moves the clock by so many microseconds, without any time passing.
+    async fn step(&self, micros: i64);
+
+    /// Lets `time` pass for the store.
+    async fn pass(&self, time: Duration) {
+        self.step(time.as_micros() as i64).await;
+    }
 }
 
 /// A random schedule for one decision shape: `limits` charged together, by one subject each.

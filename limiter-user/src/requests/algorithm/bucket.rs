@@ -20,23 +20,27 @@ fn needs_empty(limit: &Limit, question: &Question) -> bool {
 }
 
 pub(super) fn judge(limit: &Limit, state: Option<&State>, question: &Question) -> Judgement {
-    let now = now_units(limit, question);
-    let (now, level) = match state {
-        Some(State::Bucket { last, level }) if !too_far_ahead(limit, now, *last) => {
-            let drained = now.saturating_sub(*last).saturating_mul(u64::from(limit.count()));
-            // A limit that was lowered: never fuller than full.
-            (now.max(*last), level.saturating_sub(drained).min(capacity(limit)))
+    let clock = now_units(limit, question);
+    let (now, level, moved) = match state {
+        // Never fuller than full: the limit may have been lowered.
+        Some(State::Bucket { last, level }) if too_far_ahead(limit, clock, *last) => {
+            (clock, (*level).min(capacity(limit)), true)
         }
-        _ => (now, 0),
+        Some(State::Bucket { last, level }) => {
+            let drained = clock.saturating_sub(*last).saturating_mul(u64::from(limit.count()));
+            (clock.max(*last), level.saturating_sub(drained).min(capacity(limit)), false)
+        }
+        _ => (clock, 0, false),
     };
     let at = Moment::Bucket { now, level };
     if question.cost > limit.burst() {
-        return Judgement { allowed: false, retry_after: None, at };
+        return Judgement { allowed: false, retry_after: None, moved, at };
     }
     let need = u64::from(question.cost) * limit.window_units();
     let room = if needs_empty(limit, question) { 0 } else { capacity(limit) - need };
     let wait = level.saturating_sub(room).div_ceil(u64::from(limit.count()));
-    Judgement { allowed: level <= room, retry_after: Some(until(limit, question, now + wait)), at }
+    let retry_after = Some(until(limit, question, now + wait));
+    Judgement { allowed: level <= room, retry_after, moved, at }
 }
 
 pub(super) fn conclude(

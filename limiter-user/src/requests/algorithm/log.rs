@@ -22,22 +22,21 @@ pub(super) fn judge(limit: &Limit, state: Option<&State>, question: &Question) -
     let times = times(state).unwrap_or(&none);
     let clock = now_units(limit, question);
     let newest = times.back().copied().unwrap_or(clock);
-    let (now, expired) = if too_far_ahead(limit, clock, newest) {
-        (clock, times.len())
-    } else {
-        let now = clock.max(newest);
-        (now, times.partition_point(|time| time + limit.window_units() <= now))
-    };
-    let at = Moment::Log { now, expired };
+    let moved = too_far_ahead(limit, clock, newest);
+    let back = if moved { newest - clock } else { 0 };
+    let now = clock.max(newest - back);
+    let leaves = |time: u64| time.saturating_sub(back) + limit.window_units();
+    let expired = times.partition_point(|time| leaves(*time) <= now);
+    let at = Moment::Log { now, expired, back };
     let (count, cost) = (limit.count() as usize, question.cost as usize);
     if cost > count {
-        return Judgement { allowed: false, retry_after: None, at };
+        return Judgement { allowed: false, retry_after: None, moved, at };
     }
     let too_many = (times.len() - expired + cost).saturating_sub(count);
     // Room comes when the last of the surplus leaves.
-    let leaves = too_many.checked_sub(1).and_then(|surplus| times.get(expired + surplus));
-    let wait = leaves.map_or(Duration::ZERO, |time| until(limit, question, time + limit.window_units()));
-    Judgement { allowed: too_many == 0, retry_after: Some(wait), at }
+    let last = too_many.checked_sub(1).and_then(|surplus| times.get(expired + surplus));
+    let wait = last.map_or(Duration::ZERO, |time| until(limit, question, leaves(*time)));
+    Judgement { allowed: too_many == 0, retry_after: Some(wait), moved, at }
 }
 
 pub(super) fn conclude(

@@ -5,8 +5,9 @@
 //! the same arithmetic step by step; one test suite holds both to an exact model.
 //!
 //! Time is counted in the limit's unit: `now = floor(µs / unit)`. A clock that was set back by at most
-//! [`MAX_AHEAD_MICROS`] stands still for the state until it has caught up; state from further ahead says
-//! nothing any more and counts as empty.
+//! [`MAX_AHEAD_MICROS`] stands still for the state until it has caught up. State from further ahead is *moved*: it
+//! stays as full as it was, and goes on from the clock's new time. That is kept even by a refusal, which writes
+//! nothing otherwise: else every question would move it again and it would never drain.
 
 mod bucket;
 mod log;
@@ -18,7 +19,7 @@ use std::time::Duration;
 use super::limit::{Algorithm, Limit};
 use super::store::{LimitAnswer, Mode};
 
-/// How far ahead of the clock a state may be before it counts as empty.
+/// How far ahead of the clock a state may be before it is moved to it.
 pub const MAX_AHEAD_MICROS: u64 = 60_000_000;
 
 /// What a store keeps for one limit and subject.
@@ -51,6 +52,8 @@ pub struct Judgement {
     pub allowed: bool,
     /// Zero if allowed, `None` for never.
     pub retry_after: Option<Duration>,
+    /// The state was too far ahead of the clock, and is to be kept as it was moved.
+    pub moved: bool,
     at: Moment,
 }
 
@@ -70,6 +73,8 @@ enum Moment {
     Log {
         now: u64,
         expired: usize,
+        /// How far all times are moved back.
+        back: u64,
     },
     /// A limit of 0 has no state.
     Closed,
@@ -79,7 +84,8 @@ enum Moment {
 pub fn judge(limit: &Limit, state: Option<&State>, question: &Question) -> Judgement {
     if limit.count() == 0 {
         let allowed = matches!(question.mode, Mode::Refund | Mode::Settle);
-        return Judgement { allowed, retry_after: allowed.then_some(Duration::ZERO), at: Moment::Closed };
+        let retry_after = allowed.then_some(Duration::ZERO);
+        return Judgement { allowed, retry_after, moved: false, at: Moment::Closed };
     }
     let mut judgement = match limit.algorithm() {
         Algorithm::TokenBucket | Algorithm::LeakyBucket => bucket::judge(limit, state, question),
@@ -92,11 +98,12 @@ pub fn judge(limit: &Limit, state: Option<&State>, question: &Question) -> Judge
     if judgement.allowed {
         judgement.retry_after = Some(Duration::ZERO);
     }
+    judgement.moved &= question.mode != Mode::Peek;
     judgement
 }
 
-/// Charges the limit if `charge` (never for [`Mode::Peek`]), and reports. `state` becomes `None` when it is as
-/// if never used. Also returns the time in microseconds from which the state says nothing.
+/// Charges the limit if `charge` (never for [`Mode::Peek`]), and reports. A state that was moved is kept so in any
+/// case. `state` becomes `None` when it is as if never used. Also returns the time in microseconds from which the state says nothing.
 pub fn conclude(
     limit: &Limit,
     state: &mut Option<State>,
@@ -106,20 +113,32 @@ pub fn conclude(
 ) -> (LimitAnswer, u64) {
     let charge = charge && judgement.allowed && question.cost > 0 && question.mode != Mode::Peek;
     let (mut answer, expires) = match judgement.at {
-        Moment::Bucket { now, level } => bucket::conclude(limit, state, question, (now, level), charge),
-        Moment::Window { now, index, into, previous, current } => window::conclude(
-            limit,
-            state,
-            question,
-            window::At { now, index, into, previous, current },
-            charge,
-        ),
-        Moment::Log { now, expired } => log::conclude(limit, state, question, (now, expired), charge),
+        Moment::Bucket { now, level } => {
+            keep_moved(state, judgement, || State::Bucket { last: now, level });
+            bucket::conclude(limit, state, question, (now, level), charge)
+        }
+        Moment::Window { now, index, into, previous, current } => {
+            keep_moved(state, judgement, || State::Window { index, previous, current });
+            let at = window::At { now, index, into, previous, current };
+            window::conclude(limit, state, question, at, charge)
+        }
+        Moment::Log { now, expired, back } => {
+            if let (true, Some(State::Log(times))) = (judgement.moved, state.as_mut()) {
+                times.iter_mut().for_each(|time| *time = time.saturating_sub(back));
+            }
+            log::conclude(limit, state, question, (now, expired), charge)
+        }
         Moment::Closed => (LimitAnswer::default(), question.micros),
     };
     answer.allowed = judgement.allowed;
     answer.retry_after = judgement.retry_after;
     (answer, expires)
+}
+
+fn keep_moved(state: &mut Option<State>, judgement: &Judgement, moved: impl FnOnce() -> State) {
+    if judgement.moved {
+        *state = Some(moved());
+    }
 }
 
 /// The duration from the question to the start of time unit `units`.
@@ -131,7 +150,7 @@ fn now_units(limit: &Limit, question: &Question) -> u64 {
     question.micros / limit.unit().micros()
 }
 
-/// Whether a state at `units` is so far ahead of `now` that it says nothing.
+/// Whether a state at `units` is so far ahead of `now` that it is moved.
 fn too_far_ahead(limit: &Limit, now: u64, units: u64) -> bool {
     units.saturating_sub(now).saturating_mul(limit.unit().micros()) > MAX_AHEAD_MICROS
 }

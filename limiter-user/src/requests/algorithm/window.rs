@@ -33,7 +33,7 @@ impl At {
 }
 
 pub(super) fn judge(limit: &Limit, state: Option<&State>, question: &Question) -> Judgement {
-    let at = bring_to_now(limit, state, question);
+    let (at, moved) = bring_to_now(limit, state, question);
     let moment = Moment::Window {
         now: at.now,
         index: at.index,
@@ -43,12 +43,12 @@ pub(super) fn judge(limit: &Limit, state: Option<&State>, question: &Question) -
     };
     let (count, cost) = (u64::from(limit.count()), u64::from(question.cost));
     if cost > count {
-        return Judgement { allowed: false, retry_after: None, at: moment };
+        return Judgement { allowed: false, retry_after: None, moved, at: moment };
     }
     let window = limit.window_units();
     let allowed = at.weight(window) + cost * window <= count * window;
     let wait = if allowed { 0 } else { wait_for_room(limit, &at, count - cost) };
-    Judgement { allowed, retry_after: Some(until(limit, question, at.now + wait)), at: moment }
+    Judgement { allowed, retry_after: Some(until(limit, question, at.now + wait)), moved, at: moment }
 }
 
 /// Units until at most `room` requests weigh on the limit, which they exceed now.
@@ -66,26 +66,28 @@ fn wait_for_room(limit: &Limit, at: &At, room: u64) -> u64 {
     }
 }
 
-fn bring_to_now(limit: &Limit, state: Option<&State>, question: &Question) -> At {
+/// The counts at the question's time, and whether they were moved there.
+fn bring_to_now(limit: &Limit, state: Option<&State>, question: &Question) -> (At, bool) {
     let window = limit.window_units();
     let now = now_units(limit, question);
     let index = (now + question.phase) / window;
     let empty = At { now, index, into: now + question.phase - index * window, previous: 0, current: 0 };
-    let Some(&State::Window { index: stored, previous, current }) = state else { return empty };
+    let Some(&State::Window { index: stored, previous, current }) = state else { return (empty, false) };
     let start = (stored * window).saturating_sub(question.phase);
     if too_far_ahead(limit, now, start) {
-        return empty;
+        return (At { previous, current, ..empty }, true);
     }
     if stored > index {
         // The clock was set back over a boundary: it stands at the start of the stored window.
-        return At { now: start, index: stored, into: 0, previous, current };
+        return (At { now: start, index: stored, into: 0, previous, current }, false);
     }
     let slides = limit.algorithm() == Algorithm::SlidingWindow;
-    match index - stored {
+    let at = match index - stored {
         0 => At { previous, current, ..empty },
         1 if slides => At { previous: current, ..empty },
         _ => empty,
-    }
+    };
+    (at, false)
 }
 
 pub(super) fn conclude(

@@ -273,6 +273,10 @@ impl Store for RedisStore {
         "redis"
     }
 
+    fn is_sharded(&self) -> bool {
+        true
+    }
+
     async fn decide(&self, decision: &Decision) -> Result<Answer, StoreError> {
         self.decide_at(decision).await.map(|(answer, _)| answer)
     }

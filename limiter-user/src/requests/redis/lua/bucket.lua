@@ -5,8 +5,10 @@ local function bucket_judge(key, us, limit, window, burst, unit, cost, mode, wai
   if text then
     local last, stored = match(text, '^(%d+) (%d+)$')
     last, stored = tonumber(last), tonumber(stored)
-    if not last or stored > 4503599627370496 or (last - now) * unit > AHEAD then
+    if not last or last > EXACT or stored > EXACT then
       unreadable = unreadable + 1
+    elseif (last - now) * unit > AHEAD then
+      level, moved = min(stored, burst * window), mode ~= 'P'
     else
       local drained = max(0, now - last) * limit
       if drained < stored then level = min(stored - drained, burst * window) end
@@ -29,7 +31,7 @@ local function bucket_conclude(key, us, limit, window, burst, unit, cost, mode, 
     else level = max(0, before - cost * window) end
   end
   local reset = level > 0 and (now + ceil(level / limit)) * unit - us or 0
-  if level ~= before then write(key, level > 0 and format('%.0f %.0f', now, level), reset) end
+  if level ~= before or moved then write(key, level > 0 and format('%.0f %.0f', now, level), reset) end
   local queue = letter == 'Q'
   local delay = queue and charge and mode == 'C' and before > 0 and (now + ceil(before / limit)) * unit - us or 0
   if queue and not wait and level > 0 then return 0, reset, delay end

@@ -2,9 +2,12 @@
 -- Lua's own conversion to text rounds at 14 digits.
 local format, floor, ceil, match, sub, max, min =
   string.format, math.floor, math.ceil, string.match, string.sub, math.max, math.min
--- A clock set back by at most this many microseconds stands still for a state until it has caught up; state from
--- further ahead counts as empty.
-local AHEAD = 60000000
+-- A clock set back by at most this many microseconds stands still for a state until it has caught up. State from
+-- further ahead is moved: as full as it was, it goes on from the clock's new time. A moved state is written even by a
+-- refusal, or every question would move it again and it would never drain; a peek writes nothing.
+local AHEAD, moved = 60000000, false
+-- A number above this is none of ours.
+local EXACT = 4503599627370496
 -- States that were of the wrong type or not in our form.
 local unreadable = 0
 

@@ -5,9 +5,17 @@ local function log_judge(key, us, limit, window, burst, unit, cost, mode, wait, 
   if text then
     local total = #text / 8
     local newest = total % 1 == 0 and total >= 1 and total <= 1000 and struct.unpack('>I8', text, #text - 7)
-    if not newest or (newest - now) * unit > AHEAD then
+    if not newest or newest > EXACT then
       unreadable = unreadable + 1
     else
+      if (newest - now) * unit > AHEAD then
+        local shifted = {}
+        for i = 1, total do
+          local time = struct.unpack('>I8', text, i * 8 - 7) - (newest - now)
+          shifted[i] = struct.pack('>I8', max(0, min(now, time)))
+        end
+        text, newest, moved = table.concat(shifted), now, mode ~= 'P'
+      end
       now = max(now, newest)
       local low, high = 0, total
       while low < high do
@@ -28,8 +36,8 @@ end
 
 local function log_conclude(key, us, limit, window, burst, unit, cost, mode, wait, letter, charge, now, times, count)
   local newest = count > 0 and struct.unpack('>I8', times, #times - 7)
+  local before = count
   if charge then
-    local before = count
     if mode == 'R' then
       -- The oldest: what stays then leaves no sooner than it should.
       times, count = sub(times, cost * 8 + 1), max(0, count - cost)
@@ -38,7 +46,9 @@ local function log_conclude(key, us, limit, window, burst, unit, cost, mode, wai
       if add > 0 then times, newest = times .. string.rep(struct.pack('>I8', now), add), now end
       count = count + add
     end
-    if count ~= before then write(key, count > 0 and times, count > 0 and (newest + window) * unit - us) end
+  end
+  if count ~= before or moved then
+    write(key, count > 0 and times, count > 0 and (newest + window) * unit - us)
   end
   return max(0, limit - count), count > 0 and (newest + window) * unit - us or 0, 0
 end

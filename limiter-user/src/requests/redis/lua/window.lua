@@ -13,8 +13,10 @@ local function window_judge(key, us, limit, window, burst, unit, cost, mode, wai
     local i, p, c = match(text, '^(%d+) (%d+) (%d+)$')
     i, p, c = tonumber(i), tonumber(p), tonumber(c)
     local start = i and i * window - phase
-    if not i or p > 1000000000 or c > 1000000000 or (start - now) * unit > AHEAD then
+    if not i or start > EXACT or p > 1000000000 or c > 1000000000 then
       unreadable = unreadable + 1
+    elseif (start - now) * unit > AHEAD then
+      previous, current, moved = p, c, mode ~= 'P'
     elseif i > index then
       now, index, into, previous, current = start, i, 0, p, c
     elseif i == index then
@@ -49,7 +51,7 @@ local function window_conclude(key, us, limit, window, burst, unit, cost, mode, 
     end
   end
   local reset = (now + window - into) * unit - us
-  if p ~= previous or c ~= current then
+  if p ~= previous or c ~= current or moved then
     local life = reset
     if letter == 'S' and c > 0 then life = life + window * unit end
     write(key, p + c > 0 and format('%.0f %.0f %.0f', index, p, c), life)
