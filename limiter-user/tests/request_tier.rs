@@ -214,6 +214,32 @@ fn a_plan_set_on_one_host_holds_on_the_other() {
 }
 
 #[test]
+fn what_is_in_force_is_listed_with_its_endpoints() {
+    let redis = Redis::start();
+    let host = Host::start(&redis.socket(), POLICY);
+    let listed = String::from_utf8(host.ctl(&["get-policy", "--effective"]).stdout).unwrap();
+    let rows: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
+    let pro = "search /v1/search/* api-key api-key | source sliding-window pro 6000 in 1m allow";
+    let other = "other 30 in 1m";
+    for row in [pro, other] {
+        assert!(rows.contains(&row.split(' ').collect()), "{row}\n{listed}");
+    }
+    let rules = host.ctl_json(&["get-policy", "--effective"]);
+    let limit = &rules["endpoints"][0]["limits"][0];
+    assert_eq!(
+        limit["plans"]["pro"],
+        serde_json::json!({"count": 6000, "window_ms": 60_000, "capacity": 6000})
+    );
+    assert_eq!(limit["default"]["count"], 30);
+    let file = host.path("policy.toml");
+    let sound = String::from_utf8(host.ctl(&["check-policy", file.to_str().unwrap()]).stdout).unwrap();
+    // The plans: `free` of keys without one, and `pro`.
+    assert!(sound.ends_with("1 endpoint, 1 request limit, 2 plans\n"), "{sound}");
+    let counted = host.ctl_json(&["check-policy", file.to_str().unwrap()]);
+    assert_eq!((&counted["endpoints"], &counted["plans"]), (&1.into(), &2.into()));
+}
+
+#[test]
 fn status_and_metrics_show_the_store_and_its_absence() {
     let mut redis = Redis::start();
     let host = Host::start(&redis.socket(), POLICY);

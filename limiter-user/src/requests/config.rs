@@ -1,229 +1,12 @@
-//! The request tier's part of this host's settings: `[redis]` and `[requests]` in `limiterd.toml`, each key
-//! with a flag (`--redis-url`) and a variable (`LIMITER_REDIS_URL`).
+//! The request tier's settings: what follows from what is written, with every file read.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
-use serde::{Deserialize, Serialize};
-
 use super::key::Secret;
+pub use super::layers::{RedisLayer, RequestsLayer, StoreKind};
 use super::redis::{Address, Password, RedisConfig, Tls};
-
-/// Where request buckets live.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum StoreKind {
-    /// In this process: limits are per host.
-    Embedded,
-    /// In the Redis of `[redis]`: every host that shares it enforces one total.
-    Redis,
-}
-
-/// `[redis]` as written. Unknown keys are mistakes.
-#[derive(Args, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
-pub struct RedisLayer {
-    /// Redis for the request tier: redis://host:port, rediss://host:port (TLS) or unix:/path
-    #[arg(id = "redis_url", long = "redis-url", env = "LIMITER_REDIS_URL", value_name = "ADDRESS")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub url: Option<String>,
-
-    /// ACL user at Redis; `limiterctl redis-acl` prints its rules
-    #[arg(
-        id = "redis_username",
-        long = "redis-username",
-        env = "LIMITER_REDIS_USERNAME",
-        value_name = "NAME"
-    )]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub username: Option<String>,
-
-    /// File that holds that user's password
-    #[arg(
-        id = "redis_password_file",
-        long = "redis-password-file",
-        env = "LIMITER_REDIS_PASSWORD_FILE",
-        value_name = "FILE"
-    )]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub password_file: Option<PathBuf>,
-
-    /// Number of the database
-    #[arg(id = "redis_database", long = "redis-database", env = "LIMITER_REDIS_DATABASE", value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub database: Option<u32>,
-
-    /// First part of every key: letters, digits and _
-    #[arg(
-        id = "redis_namespace",
-        long = "redis-namespace",
-        env = "LIMITER_REDIS_NAMESPACE",
-        value_name = "NAME"
-    )]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub namespace: Option<String>,
-
-    /// How long a decision may take before the endpoint's on-store-failure holds, as in 5ms
-    #[arg(
-        id = "redis_deadline",
-        long = "redis-deadline",
-        env = "LIMITER_REDIS_DEADLINE",
-        value_name = "TIME"
-    )]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub deadline: Option<String>,
-
-    /// PEM file of the authorities Redis' certificate is checked by, instead of the system's
-    #[arg(id = "redis_ca_file", long = "redis-ca-file", env = "LIMITER_REDIS_CA_FILE", value_name = "FILE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ca_file: Option<PathBuf>,
-
-    /// PEM file of the certificate shown to Redis
-    #[arg(
-        id = "redis_certificate_file",
-        long = "redis-certificate-file",
-        env = "LIMITER_REDIS_CERTIFICATE_FILE",
-        value_name = "FILE"
-    )]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub certificate_file: Option<PathBuf>,
-
-    /// PEM file of that certificate's key
-    #[arg(
-        id = "redis_key_file",
-        long = "redis-key-file",
-        env = "LIMITER_REDIS_KEY_FILE",
-        value_name = "FILE"
-    )]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub key_file: Option<PathBuf>,
-}
-
-/// `[requests]` as written. Unknown keys are mistakes.
-#[derive(Args, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
-pub struct RequestsLayer {
-    /// Where request buckets live; without [redis] it must be said
-    #[arg(
-        id = "requests_store",
-        long = "requests-store",
-        env = "LIMITER_REQUESTS_STORE",
-        value_name = "STORE"
-    )]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub store: Option<StoreKind>,
-
-    /// Where /v1/check is answered: unix:/path or address:port
-    #[arg(
-        id = "requests_http",
-        long = "requests-http",
-        env = "LIMITER_REQUESTS_HTTP",
-        value_name = "ADDRESS"
-    )]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub http: Option<String>,
-
-    /// The fleet's secret: who counts as whom in Redis is hashed with it
-    #[arg(
-        id = "requests_secret_file",
-        long = "requests-secret-file",
-        env = "LIMITER_REQUESTS_SECRET_FILE",
-        value_name = "FILE"
-    )]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub secret_file: Option<PathBuf>,
-
-    /// Buckets of the embedded store at most
-    #[arg(
-        id = "requests_buckets",
-        long = "requests-buckets",
-        env = "LIMITER_REQUESTS_BUCKETS",
-        value_name = "N"
-    )]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub buckets: Option<usize>,
-
-    /// File with the token callers show in Limiter-Token
-    #[arg(
-        id = "requests_token_file",
-        long = "requests-token-file",
-        env = "LIMITER_REQUESTS_TOKEN_FILE",
-        value_name = "FILE"
-    )]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub token_file: Option<PathBuf>,
-
-    /// PEM file of the certificate shown to callers
-    #[arg(
-        id = "requests_certificate_file",
-        long = "requests-certificate-file",
-        env = "LIMITER_REQUESTS_CERTIFICATE_FILE",
-        value_name = "FILE"
-    )]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub certificate_file: Option<PathBuf>,
-
-    /// PEM file of that certificate's key
-    #[arg(
-        id = "requests_key_file",
-        long = "requests-key-file",
-        env = "LIMITER_REQUESTS_KEY_FILE",
-        value_name = "FILE"
-    )]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub key_file: Option<PathBuf>,
-
-    /// PEM file of the authorities callers' certificates are checked by
-    #[arg(
-        id = "requests_client_ca_file",
-        long = "requests-client-ca-file",
-        env = "LIMITER_REQUESTS_CLIENT_CA_FILE",
-        value_name = "FILE"
-    )]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub client_ca_file: Option<PathBuf>,
-}
-
-impl RedisLayer {
-    /// Lays another layer over this one.
-    pub fn lay(&mut self, over: Self) {
-        put(&mut self.url, over.url);
-        put(&mut self.username, over.username);
-        put(&mut self.password_file, over.password_file);
-        put(&mut self.database, over.database);
-        put(&mut self.namespace, over.namespace);
-        put(&mut self.deadline, over.deadline);
-        put(&mut self.ca_file, over.ca_file);
-        put(&mut self.certificate_file, over.certificate_file);
-        put(&mut self.key_file, over.key_file);
-    }
-}
-
-impl RequestsLayer {
-    /// Lays another layer over this one.
-    pub fn lay(&mut self, over: Self) {
-        put(&mut self.store, over.store);
-        put(&mut self.http, over.http);
-        put(&mut self.secret_file, over.secret_file);
-        put(&mut self.buckets, over.buckets);
-        put(&mut self.token_file, over.token_file);
-        put(&mut self.certificate_file, over.certificate_file);
-        put(&mut self.key_file, over.key_file);
-        put(&mut self.client_ca_file, over.client_ca_file);
-    }
-
-    fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-fn put<T>(place: &mut Option<T>, given: Option<T>) {
-    if given.is_some() {
-        *place = given;
-    }
-}
 
 /// A setting that cannot be.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -310,7 +93,7 @@ pub fn resolve(redis: &RedisLayer, requests: &RequestsLayer) -> Result<Option<Ti
     if !has_redis && *redis != RedisLayer::default() {
         return Err(bad("`[redis]` lacks its `url`", "write `url = \"redis://127.0.0.1:6379\"`"));
     }
-    if requests.is_empty() && !has_redis {
+    if *requests == RequestsLayer::default() && !has_redis {
         return Ok(None);
     }
     let store = match (requests.store, has_redis) {
@@ -464,7 +247,7 @@ mod tests {
     use super::*;
 
     fn layers(text: &str) -> (RedisLayer, RequestsLayer) {
-        #[derive(Deserialize)]
+        #[derive(serde::Deserialize)]
         struct File {
             #[serde(default)]
             redis: RedisLayer,
