@@ -47,6 +47,10 @@ struct Snapshot {
     interfaces: BTreeMap<String, Option<Mode>>,
     table: Option<TableUse>,
     paused: bool,
+    overrides: u64,
+    /// Buckets checked, and found to have admitted too much.
+    audit: (u64, u64),
+    expired: u64,
     pending: bool,
     policy: Option<Policy>,
     reload_success: bool,
@@ -83,6 +87,9 @@ impl Snapshot {
             table: core.datapath.as_ref().map(|datapath| datapath.table()).transpose()?,
             pending: core.pending().is_some(),
             paused: core.paused().is_some(),
+            audit: (core.audit.checked, core.audit.violations),
+            overrides: core.overrides().len() as u64,
+            expired: core.reading().map_or(0, |reading| reading.expired.len() as u64),
             policy,
             reload_success: core.file_refused.is_none(),
             reload_at: core.last_reload,
@@ -225,6 +232,14 @@ impl Snapshot {
             "Whether nothing is dropped: rows with verdict drop count packets that passed",
             self.paused.into(),
         )?;
+        for (name, help, value) in [
+            ("limiter_audit_checked", "Buckets checked against burst and rate", self.audit.0),
+            ("limiter_audit_violations", "Buckets that admitted more than they may", self.audit.1),
+        ] {
+            page.counters(name, help, [(vec![], value)].into_iter())?;
+        }
+        page.gauge("limiter_overrides", "Rules that judge otherwise than the policy says", self.overrides)?;
+        page.gauge("limiter_rules_expired", "Rules that are skipped because they expired", self.expired)?;
         page.gauge(
             "limiter_policy_pending_confirm",
             "Whether the policy in force falls back unless it is confirmed",

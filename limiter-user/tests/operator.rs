@@ -169,3 +169,253 @@ fn a_lost_state_directory_does_not_confirm() {
     pass(&host, Duration::from_secs(61).as_secs());
     assert_eq!(rate_in_force(&host), 50);
 }
+
+const DYNAMIC: &str = r#"version = 1
+
+[sets]
+suspects = { dynamic = true, max = 3 }
+office = ["203.0.113.0/24"]
+
+[[rule]]
+name = "suspects"
+from = "suspects"
+verdict = "drop"
+
+[[rule]]
+name = "office"
+from = "office"
+verdict = "pass"
+
+[[rule]]
+name = "web"
+to = ["tcp/443"]
+limit = [ { per = "source", rate = "100/s", burst = 200 } ]
+"#;
+
+fn send(host: &Host, method: &str, path: &str, body: &serde_json::Value) -> (u16, serde_json::Value) {
+    host.request(method, path, "", body.to_string().as_bytes())
+}
+
+/// The rule as it judges now.
+fn rule(host: &Host, name: &str) -> Option<serde_json::Value> {
+    let rules = host.get("/v1/rules");
+    rules["rules"].as_array().unwrap().iter().find(|rule| rule["name"] == name).cloned()
+}
+
+fn published(host: &Host) -> u64 {
+    host.twin.state().published
+}
+
+#[test]
+fn an_override_survives_restart_reboot_and_reload_while_its_rule_exists() {
+    let mut host = Host::started(&["eth0"], DYNAMIC);
+    let asked = json!({"rule": "web", "scale": 25, "for_s": 3600});
+    let (code, answer) = send(&host, "POST", "/v1/overrides", &asked);
+    assert_eq!((code, &answer["overridden"]["scale"]), (200, &json!(25)), "{answer}");
+    let scaled =
+        json!([{"name": null, "per": "source", "rate": "25 % of 100/s", "burst": 50, "unit": "packets"}]);
+    assert_eq!(rule(&host, "web").unwrap()["limits"], scaled);
+    assert_eq!(host.status()["policy"]["generation"], 1, "the policy is what it was");
+    assert!(strings(&host.status()["warnings"])[0].starts_with("rule `web` is overridden by uid 0 until "));
+    let before = published(&host);
+    host.restart();
+    assert_eq!(published(&host), before, "the kernel has it already");
+    assert_eq!(rule(&host, "web").unwrap()["limits"], scaled);
+    host.reboot();
+    assert_eq!(rule(&host, "web").unwrap()["limits"], scaled);
+    host.write_policy(&format!("{DYNAMIC}# other\n"));
+    assert_eq!(host.post("/v1/reload").1["applied"], true);
+    assert_eq!(rule(&host, "web").unwrap()["limits"], scaled);
+    // Without its rule it is about nothing.
+    host.put_policy("", &policy(50).replace("web", "other"));
+    assert_eq!(host.get("/v1/overrides")["overrides"], json!([]));
+    host.post("/v1/reload");
+    assert_eq!(host.request("DELETE", "/v1/overrides/web", "", b"").1["was_overridden"], true);
+    assert_eq!(rule(&host, "web").unwrap()["limits"][0]["burst"], 200);
+    assert_eq!(host.request("DELETE", "/v1/overrides/none", "", b"").0, 404);
+}
+
+#[test]
+fn an_override_ends_by_itself() {
+    let host = Host::started(&["eth0"], DYNAMIC);
+    assert_eq!(
+        send(&host, "POST", "/v1/overrides", &json!({"rule": "web", "mode": "off", "for_s": 1})).0,
+        200
+    );
+    assert_eq!(rule(&host, "web"), None);
+    host::eventually("the override's end", || {
+        host.daemon.as_ref().unwrap().tick();
+        rule(&host, "web").is_some()
+    });
+    assert_eq!(host.get("/v1/overrides")["overrides"], json!([]));
+}
+
+#[test]
+fn an_override_that_cannot_be_is_refused_with_a_sentence() {
+    let host = Host::started(&["eth0"], DYNAMIC);
+    for (asked, code, error) in [
+        (json!({"rule": "none", "scale": 25, "for_s": 60}), 404, "no rule is named `none`"),
+        (json!({"rule": "office", "scale": 25, "for_s": 60}), 409, "rule `office` has no limits to scale"),
+        (json!({"rule": "web", "for_s": 60}), 409, "an override says what changes"),
+        (json!({"rule": "web", "scale": 0, "for_s": 60}), 409, "a scale is from 1% to 10000%"),
+        (json!({"rule": "web", "scale": 25, "for_s": 0}), 409, "a time is from one second to a year"),
+    ] {
+        let (found, answer) = send(&host, "POST", "/v1/overrides", &asked);
+        assert_eq!((found, answer["error"].as_str().unwrap()), (code, error));
+    }
+    assert_eq!(published(&host), 1);
+}
+
+#[test]
+fn members_of_a_dynamic_set_survive_and_end() {
+    let mut host = Host::started(&["eth0"], DYNAMIC);
+    let asked = json!({"members": ["198.51.100.0/24", "2001:db8::1"], "for_s": 3600});
+    let (code, answer) = send(&host, "POST", "/v1/sets/suspects/members", &asked);
+    assert_eq!((code, &answer["entries"], &answer["max"]), (200, &json!(2), &json!(3)), "{answer}");
+    let before = published(&host);
+    host.restart();
+    assert_eq!(published(&host), before);
+    let entries = |host: &Host| {
+        let core = host.daemon.as_ref().unwrap().core();
+        core.reading().unwrap().policy.sets[0].entries
+    };
+    assert_eq!(entries(&host), 2);
+    host.reboot();
+    assert_eq!(entries(&host), 2);
+    host.write_policy(&format!("{DYNAMIC}# other\n"));
+    host.post("/v1/reload");
+    assert_eq!(entries(&host), 2);
+    let (code, answer) = send(
+        &host,
+        "POST",
+        "/v1/sets/suspects/members",
+        &json!({"members": ["192.0.2.1", "192.0.2.2"], "for_s": 60}),
+    );
+    assert_eq!(code, 409);
+    assert_eq!(answer["error"], "set `suspects` would have 4 members, and its `max` is 3");
+    let removed =
+        send(&host, "POST", "/v1/sets/suspects/remove", &json!({"members": ["2001:db8::1", "192.0.2.9"]}));
+    assert_eq!((&removed.1["changed"], &removed.1["entries"]), (&json!(1), &json!(1)));
+    send(&host, "POST", "/v1/sets/suspects/members", &json!({"members": ["192.0.2.1"], "for_s": 1}));
+    assert_eq!(entries(&host), 2);
+    host::eventually("the member's end", || {
+        host.daemon.as_ref().unwrap().tick();
+        entries(&host) == 1
+    });
+    for (set, members, error) in [
+        ("office", "192.0.2.1", "set `office` is not dynamic: its members are those of the policy"),
+        ("none", "192.0.2.1", "no set is named `none`"),
+        ("suspects", "192.0.2.1/24", "`192.0.2.1/24` has bits set behind its length"),
+        ("suspects", "nobody", "`nobody` is not a prefix"),
+    ] {
+        let asked = json!({"members": [members], "for_s": 60});
+        let (_, answer) = send(&host, "POST", &format!("/v1/sets/{set}/members"), &asked);
+        assert_eq!(answer["error"], error);
+    }
+}
+
+#[test]
+fn members_that_come_together_are_published_together() {
+    let host = Host::started(&["eth0"], &DYNAMIC.replace("max = 3", "max = 1000"));
+    let before = published(&host);
+    let callers = 16;
+    std::thread::scope(|scope| {
+        for caller in 0..callers {
+            let daemon = host.daemon.as_ref().unwrap();
+            scope.spawn(move || {
+                for member in 0..8 {
+                    let members = vec![format!("198.51.{caller}.{member}")];
+                    let asked = limiter_user::control::api::AddRequest { members, for_s: 3600 };
+                    daemon.add_to("suspects", &asked, "a test").unwrap();
+                }
+            });
+        }
+    });
+    let core = host.daemon.as_ref().unwrap().core();
+    assert_eq!(core.reading().unwrap().policy.sets[0].entries, 128);
+    drop(core);
+    assert!(published(&host) - before < 128, "{} publishes", published(&host) - before);
+}
+
+#[test]
+fn a_rule_is_skipped_from_the_moment_it_expires() {
+    let soon = std::time::SystemTime::now() + Duration::from_secs(2);
+    let text =
+        policy(50).replace("to = ", &format!("expires = {}\nto = ", humantime::format_rfc3339_seconds(soon)));
+    let mut host = Host::started(&["eth0"], &text);
+    assert!(rule(&host, "web").is_some());
+    host::eventually("the rule's end", || {
+        host.daemon.as_ref().unwrap().tick();
+        rule(&host, "web").is_none()
+    });
+    let warnings = strings(&host.status()["warnings"]).join("\n");
+    assert!(warnings.contains("rule `web` expired at "), "{warnings}");
+    let before = published(&host);
+    host.restart();
+    assert_eq!(published(&host), before);
+    assert!(rule(&host, "web").is_none());
+}
+
+#[test]
+fn what_falls_back_keeps_what_was_changed_by_hand_meanwhile() {
+    let host = Host::started(&["eth0"], DYNAMIC);
+    host.put_policy("?confirm=60s", &format!("{DYNAMIC}# other\n"));
+    let asked = json!({"members": ["198.51.100.0/24"], "for_s": 3600});
+    assert_eq!(send(&host, "POST", "/v1/sets/suspects/members", &asked).0, 200);
+    assert_eq!(host.status()["pending_confirm"]["generation"], 2);
+    pass(&host, 61);
+    assert_eq!(host.status()["policy"]["generation"], 1);
+    let core = host.daemon.as_ref().unwrap().core();
+    assert_eq!(core.reading().unwrap().policy.sets[0].entries, 1);
+}
+
+#[test]
+fn the_self_audit_finds_a_bucket_that_admitted_too_much() {
+    let host = Host::started(&["eth0"], &policy(50));
+    let meter = {
+        let core = host.daemon.as_ref().unwrap().core();
+        *core.reading().unwrap().meters.keys().next().unwrap()
+    };
+    let bucket = |last: u8, passed: u64| limiter_user::datapath::Bucket {
+        network: std::net::Ipv4Addr::new(192, 0, 2, last).into(),
+        width: 32,
+        meter,
+        passed,
+        dropped: 0,
+        words: [u64::MAX, 0],
+    };
+    let look = || {
+        let mut core = host.daemon.as_ref().unwrap().core();
+        core.audit_buckets();
+        (core.audit.checked, core.audit.violations)
+    };
+    // Each of the four turns sees a part of the sources.
+    let all = |passed: u64| (1..=200).map(|last| bucket(last, passed)).collect::<Vec<_>>();
+    host.twin.state().buckets = all(1000);
+    assert_eq!(look(), (0, 0));
+    // Ten seconds at 50/s and a burst of 50: 550, and slacks that are less than 50.
+    host.twin.state().now += 10 * 64_000_000_000;
+    host.twin.state().buckets = all(1550);
+    let (checked, violations) = look();
+    assert!(checked > 20, "{checked}");
+    assert_eq!(violations, 0);
+    assert_eq!(host.status()["degraded"], false);
+    // Buckets that changed their owner begin anew, and are passed over.
+    host.twin.state().now += 10 * 64_000_000_000;
+    host.twin.state().buckets = all(3);
+    assert_eq!(look(), (checked, 0));
+    // Forged.
+    host.twin.state().now += 10 * 64_000_000_000;
+    host.twin.state().buckets = all(603);
+    let (more, violations) = look();
+    assert_eq!(violations, more - checked);
+    assert!(violations > 20, "{violations}");
+    let status = host.status();
+    assert_eq!(status["degraded"], true);
+    let problem = &strings(&status["problems"])[0];
+    assert!(
+        problem.starts_with(&format!("self-audit, {violations} violations, the last: 192.0.2.")),
+        "{problem}"
+    );
+    assert!(problem.contains("was admitted 600 packets by rule `web` where 5"), "{problem}");
+}

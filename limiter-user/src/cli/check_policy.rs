@@ -9,7 +9,7 @@ use super::Format;
 use super::output::{Problem, count, json_line, print, say, show_diagnostics};
 use crate::daemon::{self, Settings};
 use crate::datapath::Facts;
-use crate::policy::{Bundle, Diagnostic, Slots};
+use crate::policy::{Adjustments, Bundle, Diagnostic, Slots};
 
 /// What `-o json` prints.
 #[derive(Serialize)]
@@ -31,7 +31,9 @@ pub fn run(file: &Path, strict: bool, format: Format) -> ExitCode {
     let facts = Facts { tick_ns: 10_000_000, buckets: Settings::default().buckets };
     let name = file.display();
     let (hash, result) = match Bundle::read(file) {
-        Ok(bundle) => (Some(bundle.hash()), daemon::read(&bundle, &Slots::default(), facts, 1)),
+        Ok(bundle) => {
+            (Some(bundle.hash()), daemon::read(&bundle, &Slots::default(), facts, 1, &Adjustments::default()))
+        }
         Err(diagnostics) => (None, Err(diagnostics)),
     };
     let (policy, mut diagnostics) = match result {

@@ -11,11 +11,13 @@ mod doctor;
 mod get_policy;
 mod history;
 pub mod output;
+mod overrides;
 mod pause;
 mod plans;
 mod redis_acl;
 pub mod session;
 mod set_policy;
+mod sets;
 mod shell;
 mod stats;
 mod status;
@@ -100,6 +102,27 @@ enum Verb {
     },
     /// End the guard of an interface, until it is attached again
     Detach(detach::DetachArguments),
+    /// Change how a rule judges, for a time, without editing the policy
+    Override(overrides::OverrideArguments),
+    /// List what is overridden
+    Overrides,
+    /// Let a rule judge as the policy says again
+    ClearOverride { rule: String },
+    /// Put prefixes into a dynamic set, for a time
+    AddTo {
+        set: String,
+        #[arg(required = true, value_name = "CIDR")]
+        members: Vec<String>,
+        /// How long they stay, like 10m or 1h
+        #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+        time: u64,
+    },
+    /// Take prefixes out of a dynamic set
+    RemoveFrom {
+        set: String,
+        #[arg(required = true, value_name = "CIDR")]
+        members: Vec<String>,
+    },
     /// Judge and count packets, and drop none: the panic switch
     Pause {
         /// How long, like 30s, 15m or 2h [default: 15m]
@@ -180,6 +203,11 @@ async fn run(verb: Verb, client: Client, format: Format) -> Result<ExitCode, Pro
             attach::run(&client, &interface, mode, replace, format).await
         }
         Verb::Detach(arguments) => detach::run(&client, arguments, format).await,
+        Verb::Override(arguments) => overrides::set(&client, arguments, format).await,
+        Verb::Overrides => overrides::list(&client, format).await,
+        Verb::ClearOverride { rule } => overrides::clear(&client, &rule, format).await,
+        Verb::AddTo { set, members, time } => sets::add(&client, &set, members, time, format).await,
+        Verb::RemoveFrom { set, members } => sets::remove(&client, &set, members, format).await,
         Verb::Pause { time } => pause::pause(&client, time, format).await,
         Verb::Resume => pause::resume(&client, format).await,
         Verb::Status => status::run(&client, format).await,

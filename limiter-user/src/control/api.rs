@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::datapath::Mode;
-use crate::policy::{Change, Diagnostic};
+use crate::policy::{Change, Diagnostic, OverrideMode};
 use crate::requests::tier::StoreStatus;
 
 /// Largest body of `PUT /v1/policy`, in bytes.
@@ -41,6 +41,8 @@ pub struct Status {
     /// Nothing is dropped; `null` when what is to be dropped is.
     #[serde(default)]
     pub paused: Option<Pause>,
+    #[serde(default)]
+    pub overrides: Vec<Override>,
     /// `null` without a packet tier.
     pub table: Option<Table>,
     /// `null` without a request tier.
@@ -86,6 +88,75 @@ pub struct Table {
     pub used: u64,
     /// Live buckets evicted since the table was made.
     pub pressure: u64,
+}
+
+/// A rule that judges otherwise than the policy says, for a time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Override {
+    pub rule: String,
+    /// Per cent of its rates and bursts.
+    pub scale: Option<u32>,
+    pub mode: Option<OverrideMode>,
+    pub until: String,
+    pub left_s: u64,
+    pub by: String,
+}
+
+/// `GET /v1/overrides`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overrides {
+    pub overrides: Vec<Override>,
+}
+
+/// Body of `POST /v1/overrides`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OverrideRequest {
+    pub rule: String,
+    #[serde(default)]
+    pub scale: Option<u32>,
+    #[serde(default)]
+    pub mode: Option<OverrideMode>,
+    pub for_s: u64,
+}
+
+/// `POST /v1/overrides`, `DELETE /v1/overrides/{rule}`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overridden {
+    pub rule: String,
+    /// What holds now.
+    pub overridden: Option<Override>,
+    /// Of a `DELETE`: there was one.
+    pub was_overridden: bool,
+    pub warnings: Vec<String>,
+}
+
+/// Body of `POST /v1/sets/{set}/members`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddRequest {
+    /// Prefixes and addresses.
+    pub members: Vec<String>,
+    pub for_s: u64,
+}
+
+/// Body of `POST /v1/sets/{set}/remove`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoveRequest {
+    pub members: Vec<String>,
+}
+
+/// `POST /v1/sets/{set}/members`, `POST /v1/sets/{set}/remove`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetMembers {
+    pub set: String,
+    /// Members it has now.
+    pub entries: usize,
+    pub max: usize,
+    /// Members that were named and added, given another time, or removed.
+    pub changed: usize,
+    pub warnings: Vec<String>,
 }
 
 /// A policy that waits to be confirmed.

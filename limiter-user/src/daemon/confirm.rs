@@ -182,7 +182,7 @@ impl Core {
             pending.generation, pending.by
         ));
         let Some(before) = before else { return };
-        let sealed = match candidate {
+        let mut sealed = match candidate {
             Some(candidate) => Arc::new(Sealed {
                 slots: candidate.slots.clone(),
                 file_hash: candidate.file_hash.clone(),
@@ -191,9 +191,17 @@ impl Core {
             None => before,
         };
         self.state.keep(&sealed);
-        let read = prepare::read(&sealed.bundle, &sealed.slots, self.facts(), sealed.generation);
+        let read = prepare::read(
+            &sealed.bundle,
+            &sealed.slots,
+            self.facts(),
+            sealed.generation,
+            self.state.adjustments(),
+        );
         let reading = match read {
             Ok((compiled, reading)) => {
+                let adjusted = reading.fingerprint.clone();
+                sealed = Arc::new(Sealed { adjusted, ..Sealed::clone(&sealed) });
                 // The kernel judges by it already; this seals what was learnt beside it.
                 if let Err(refusal) = self.publish(prepare::image(&compiled), &sealed, None) {
                     tracing::error!(reason = refusal.line(), "the policy that came back was not sealed anew");

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use super::audit::Audit;
 use super::confirm::Pending;
 use super::guards::Guards;
 use super::prepare::{self, Basis, Demands, InForce, Prepared, Reading};
@@ -51,6 +52,7 @@ pub struct Core {
     pub(super) before_pending: Option<Arc<InForce>>,
     /// Said until the next policy: one was not confirmed.
     pub(super) fell_back: Option<String>,
+    pub audit: Audit,
     /// Other things the operator should know.
     pub notices: Vec<String>,
     /// `None` without a request tier.
@@ -77,6 +79,7 @@ impl Core {
             last_reload: None,
             before_pending: None,
             fell_back: None,
+            audit: Audit::default(),
             notices: Vec::new(),
             requests: None,
         };
@@ -102,6 +105,7 @@ impl Core {
         if core.enforced.is_none() {
             core.restore(remembered)?;
         }
+        core.take_up_adjustments();
         core.take_up_pause();
         Ok(core)
     }
@@ -114,6 +118,7 @@ impl Core {
             facts: self.facts(),
             generation: known.max(current) + 1,
             in_force: self.in_force.clone(),
+            adjustments: Arc::clone(self.state.adjustments()),
             shares_store: self.settings.shares_store(),
         }
     }
@@ -164,6 +169,7 @@ impl Core {
             file_hash,
             restores,
             unconfirmed: false,
+            adjusted: reading.fingerprint.clone(),
             slots: compiled.slots.clone(),
             rules: reading.policy.rules.len(),
         });
@@ -269,7 +275,13 @@ impl Core {
             }
         };
         let sealed = Arc::new(sealed);
-        let reading = match prepare::read(&sealed.bundle, &sealed.slots, self.facts(), sealed.generation) {
+        let reading = match prepare::read(
+            &sealed.bundle,
+            &sealed.slots,
+            self.facts(),
+            sealed.generation,
+            self.state.adjustments(),
+        ) {
             Ok((_, reading)) => Some(reading),
             Err(diagnostics) => {
                 tracing::error!(
@@ -295,8 +307,13 @@ impl Core {
     /// Makes the last policy known the one a file is compared with, though the kernel does not enforce it.
     fn remember(&mut self, remembered: Option<&Arc<Sealed>>) {
         if let Some(sealed) = remembered
-            && let Ok((_, reading)) =
-                prepare::read(&sealed.bundle, &sealed.slots, self.facts(), sealed.generation)
+            && let Ok((_, reading)) = prepare::read(
+                &sealed.bundle,
+                &sealed.slots,
+                self.facts(),
+                sealed.generation,
+                self.state.adjustments(),
+            )
         {
             self.in_force = Some(Arc::new(InForce { sealed: Arc::clone(sealed), reading: Some(reading) }));
         }
@@ -318,7 +335,13 @@ impl Core {
     /// Enforces the last policy known, else the built-in one.
     fn restore(&mut self, remembered: Option<Arc<Sealed>>) -> Result<(), Refusal> {
         if let Some(sealed) = remembered {
-            match prepare::read(&sealed.bundle, &sealed.slots, self.facts(), sealed.generation) {
+            match prepare::read(
+                &sealed.bundle,
+                &sealed.slots,
+                self.facts(),
+                sealed.generation,
+                self.state.adjustments(),
+            ) {
                 Ok((compiled, reading)) => {
                     self.publish(prepare::image(&compiled), &sealed, None)?;
                     tracing::info!(

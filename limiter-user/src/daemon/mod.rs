@@ -4,6 +4,8 @@
 //! [`Daemon`] is what the outside talks to. Its methods block (system calls, compiling) and are called from
 //! threads that may. Reading waits for nothing longer than a publish; checking and compiling take no lock.
 
+mod adjust;
+mod audit;
 mod confirm;
 mod core;
 mod effective;
@@ -64,6 +66,12 @@ pub struct Daemon {
     file: Mutex<Option<(Instant, Result<String, String>)>>,
     settings: Arc<Settings>,
     started: Instant,
+    /// Changes beside the policy that wait for their turn.
+    adjusting: Mutex<Vec<adjust::Waiting>>,
+    /// When buckets were last audited.
+    audited: Mutex<Instant>,
+    /// When to try again to end what has come to its end.
+    retry: Mutex<Option<Instant>>,
 }
 
 impl Daemon {
@@ -79,6 +87,9 @@ impl Daemon {
             file: Mutex::new(None),
             settings,
             started: Instant::now(),
+            adjusting: Mutex::new(Vec::new()),
+            audited: Mutex::new(Instant::now()),
+            retry: Mutex::new(None),
         }))
     }
 
@@ -158,12 +169,22 @@ impl Daemon {
     /// What time alone changes: called every [`TICK`].
     pub fn tick(&self) {
         self.core().note_end_of_pause();
+        self.end_adjustments();
+        self.audit_in_time();
         if self.core().is_unconfirmed() {
             let _one_at_a_time = self.one_change();
             let mut core = self.core();
             if core.is_unconfirmed() {
                 core.fall_back("not confirmed in time");
             }
+        }
+    }
+
+    fn audit_in_time(&self) {
+        let mut audited = self.audited.lock().unwrap_or_else(PoisonError::into_inner);
+        if audited.elapsed() >= audit::PERIOD {
+            *audited = Instant::now();
+            self.core().audit_buckets();
         }
     }
 

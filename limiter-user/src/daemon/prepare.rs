@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use limiter_common::abi::Meter;
 
@@ -10,7 +11,7 @@ use super::refusal::{Kind, Refusal};
 use super::sealed::Sealed;
 use crate::datapath::{Facts, Image};
 use crate::policy::{
-    self, Bundle, Change, Compiled, Diagnostic, HostFacts, MeterInfo, Policy, RuleInfo, Slots,
+    self, Adjustments, Bundle, Change, Compiled, Diagnostic, HostFacts, MeterInfo, Policy, RuleInfo, Slots,
 };
 
 /// A policy in force, with what reports need to know of it.
@@ -27,6 +28,20 @@ pub struct Reading {
     /// By [`Meter::id`].
     pub meters: BTreeMap<u32, (MeterInfo, Meter)>,
     pub warnings: Vec<Diagnostic>,
+    /// Every rule of the text, also those that expired or are off: whether it has limits.
+    pub declared: BTreeMap<String, bool>,
+    /// Rules that are skipped, because they expired.
+    pub expired: Vec<String>,
+    /// See [`policy::Adjusted::fingerprint`].
+    pub fingerprint: String,
+    /// When this is no longer what is to be in force.
+    pub next: Option<SystemTime>,
+}
+
+impl InForce {
+    pub fn has_expired(&self, rule: &str) -> bool {
+        self.reading.as_ref().is_some_and(|reading| reading.expired.iter().any(|found| found == rule))
+    }
 }
 
 /// What a policy is prepared against.
@@ -35,6 +50,8 @@ pub struct Basis {
     pub facts: Facts,
     pub generation: u64,
     pub in_force: Option<Arc<InForce>>,
+    /// What is changed beside the policy.
+    pub adjustments: Arc<Adjustments>,
     /// Request buckets live in a store that can be away.
     pub shares_store: bool,
 }
@@ -59,7 +76,8 @@ pub struct Prepared {
 pub fn prepare(bundle: Bundle, basis: &Basis, demands: Demands) -> Result<Prepared, Refusal> {
     let bad = |diagnostics| Refusal::bad_policy(&bundle.policy, diagnostics);
     let slots = basis.in_force.as_ref().map(|in_force| in_force.sealed.slots.clone()).unwrap_or_default();
-    let (compiled, reading) = read(&bundle, &slots, basis.facts, basis.generation).map_err(bad)?;
+    let (compiled, reading) =
+        read(&bundle, &slots, basis.facts, basis.generation, &basis.adjustments).map_err(bad)?;
     if basis.shares_store {
         let undecided = reading.policy.requests.undecided();
         if !undecided.is_empty() {
@@ -88,11 +106,15 @@ pub fn read(
     slots: &Slots,
     facts: Facts,
     generation: u64,
+    adjustments: &Adjustments,
 ) -> Result<(Compiled, Reading), Vec<Diagnostic>> {
     let checked = policy::check(bundle)?;
+    let has_limits = |rule: &policy::Rule| matches!(rule.action, policy::Action::Limit(_));
+    let declared = checked.policy.rules.iter().map(|rule| (rule.name.clone(), has_limits(rule))).collect();
+    let adjusted = policy::adjust(checked, adjustments, SystemTime::now())?;
     let host = HostFacts { tick_ns: facts.tick_ns, buckets: facts.buckets, slots, generation };
-    let mut compiled = policy::compile(&checked.policy, &host)?;
-    let mut warnings = checked.warnings;
+    let mut compiled = policy::compile(&adjusted.policy, &host)?;
+    let mut warnings = adjusted.warnings;
     warnings.append(&mut compiled.warnings);
     let numbers: BTreeMap<u32, Meter> =
         compiled.tables.meters.iter().map(|meter| (meter.id, *meter)).collect();
@@ -101,7 +123,16 @@ pub fn read(
         .iter()
         .filter_map(|info| Some((info.id, (info.clone(), *numbers.get(&info.id)?))))
         .collect();
-    let reading = Reading { policy: checked.policy, rules: compiled.rules.clone(), meters, warnings };
+    let reading = Reading {
+        policy: adjusted.policy,
+        rules: compiled.rules.clone(),
+        meters,
+        warnings,
+        declared,
+        expired: adjusted.expired,
+        fingerprint: adjusted.fingerprint,
+        next: adjusted.next,
+    };
     Ok((compiled, reading))
 }
 

@@ -25,6 +25,9 @@ pub struct Sealed {
     /// It was set with `--confirm` and fell back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unconfirmed: bool,
+    /// Which adjustments the kernel's image has: [`crate::policy::Adjusted::fingerprint`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub adjusted: String,
     /// Places of the counters and meters, so that names keep theirs.
     pub slots: Slots,
     /// How many rules it has, for lists that do not read it again.

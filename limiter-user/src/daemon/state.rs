@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +18,7 @@ use super::pause::Pause;
 use super::refusal::words;
 use super::sealed::Sealed;
 use crate::datapath::Mode;
+use crate::policy::Adjustments;
 
 /// Policies kept.
 const KEPT: usize = 10;
@@ -58,6 +60,7 @@ pub struct StateDirectory {
     /// Oldest first.
     entries: VecDeque<Entry>,
     by_hand: ByHand,
+    adjustments: Arc<Adjustments>,
     /// The last thing that could not be read or written.
     trouble: Option<String>,
 }
@@ -69,6 +72,7 @@ impl StateDirectory {
             path: path.to_owned(),
             entries: VecDeque::new(),
             by_hand: ByHand::default(),
+            adjustments: Arc::default(),
             trouble: None,
         };
         let policies = state.policies();
@@ -76,6 +80,9 @@ impl StateDirectory {
             state.note("create", &policies, &words(&error));
         }
         state.by_hand = state.read_json(&state.by_hand_file()).unwrap_or_default();
+        let mut adjustments: Adjustments = state.read_json(&state.adjustments_file()).unwrap_or_default();
+        adjustments.forget_over(SystemTime::now());
+        state.adjustments = Arc::new(adjustments);
         let mut files: Vec<PathBuf> = match fs::read_dir(&policies) {
             Ok(listing) => listing.flatten().map(|entry| entry.path()).collect(),
             Err(_) => Vec::new(),
@@ -104,6 +111,18 @@ impl StateDirectory {
         if self.by_hand != before {
             let by_hand = self.by_hand.clone();
             self.write_json(&self.by_hand_file(), &by_hand);
+        }
+    }
+
+    /// Overrides and members of dynamic sets.
+    pub fn adjustments(&self) -> &Arc<Adjustments> {
+        &self.adjustments
+    }
+
+    pub fn set_adjustments(&mut self, adjustments: Arc<Adjustments>) {
+        if self.adjustments != adjustments {
+            self.write_json(&self.adjustments_file(), adjustments.as_ref());
+            self.adjustments = adjustments;
         }
     }
 
@@ -174,6 +193,10 @@ impl StateDirectory {
 
     fn by_hand_file(&self) -> PathBuf {
         self.path.join("by-hand.json")
+    }
+
+    fn adjustments_file(&self) -> PathBuf {
+        self.path.join("adjustments.json")
     }
 
     fn read_json<T: for<'de> Deserialize<'de>>(&mut self, path: &Path) -> Option<T> {
@@ -266,6 +289,7 @@ mod tests {
             file_hash: None,
             restores: None,
             unconfirmed: false,
+            adjusted: String::new(),
             slots: Slots::default(),
             rules: 0,
         })

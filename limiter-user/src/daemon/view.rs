@@ -53,6 +53,13 @@ impl Core {
             ));
         }
         warnings.extend(self.fell_back.clone());
+        let overrides = self.overrides();
+        warnings.extend(overrides.iter().map(|found| {
+            format!(
+                "rule `{}` is overridden by {} until {}; `limiterctl clear-override {}` ends it",
+                found.rule, found.by, found.until, found.rule
+            )
+        }));
         let paused = self.paused();
         if let Some(pause) = &paused {
             warnings.push(format!(
@@ -64,6 +71,9 @@ impl Core {
             warnings.push(format!(
                 "`{name}` is guarded though nothing asks for it: `limiterctl detach {name}` ends that"
             ));
+        }
+        if let Some(violation) = &self.audit.last {
+            problems.push(format!("self-audit, {} violations, the last: {violation}", self.audit.violations));
         }
         let in_force_hash = self.in_force.as_ref().map(|in_force| in_force.sealed.hash.as_str());
         let file_is_in_force = file_hash.as_deref().ok() == in_force_hash;
@@ -129,6 +139,7 @@ impl Core {
             policy: self.policy_status(file_hash),
             pending_confirm: pending,
             paused,
+            overrides,
             table,
             store,
             warnings,

@@ -227,6 +227,10 @@ fn mode(rule: &Rule) -> &'static str {
     if rule.observe { "observe" } else { "enforce" }
 }
 
+fn expires(rule: &Rule) -> String {
+    rule.expires.map_or_else(|| "never".to_owned(), |at| humantime::format_rfc3339_seconds(at).to_string())
+}
+
 fn summary(rule: &Rule) -> String {
     let mode = if rule.observe { "observe: " } else { "" };
     format!("{mode}from {} to {}: {}", from(rule), to(rule), action(rule))
@@ -240,6 +244,7 @@ fn rule_changes(old: &Rule, new: &Rule) -> Vec<String> {
         changed("", &action(old), &action(new)),
         changed("mode", &mode(old), &mode(new)),
         changed("judged", &before(old), &before(new)),
+        changed("expires", &expires(old), &expires(new)),
     ]
 }
 

@@ -227,6 +227,14 @@ impl<'d> Value<'d> {
         Some(i64::from_str_radix(text, integer.radix()).map_err(|_| text))
     }
 
+    pub fn as_datetime(&self) -> Option<&'d toml::value::Datetime> {
+        self.value.as_datetime()
+    }
+
+    pub fn as_bool(&self) -> Option<bool> {
+        self.value.as_bool()
+    }
+
     /// For messages: `a string`.
     pub fn kind(&self) -> &'static str {
         match self.value {

@@ -3,6 +3,7 @@
 //! [`Bundle`] is text, [`check`] makes a [`Policy`] of it or reports every mistake at once, [`compile`] makes of
 //! that what the kernel reads. The same bundle gives the same policy on every host; only [`HostFacts`] differ.
 
+mod adjust;
 pub(crate) mod bundle;
 mod claims;
 mod classes;
@@ -23,7 +24,9 @@ mod slots;
 pub(crate) mod suggest;
 mod term;
 mod traffic;
+mod when;
 
+pub use adjust::{Adjusted, Adjustments, Members, Override, OverrideMode, adjust};
 pub use bundle::Bundle;
 pub use compile::compile;
 pub use compiled::{Compiled, HostFacts, MeterInfo, RateInfo, RuleInfo, Slots};
@@ -59,6 +62,19 @@ pub fn check(bundle: &Bundle) -> Result<Checked, Vec<Diagnostic>> {
         Some(policy) if !found.iter().any(Diagnostic::is_error) => Ok(Checked { policy, warnings: found }),
         _ => Err(found),
     }
+}
+
+/// A prefix or an address; else what is wrong and what to write.
+pub fn parse_prefix(text: &str) -> Result<ipnet::IpNet, (String, String)> {
+    prefixes::parse(text).map_err(|bad| match bad {
+        prefixes::NotAPrefix::HostBits(masked) => {
+            (format!("`{text}` has bits set behind its length"), format!("write `{masked}`"))
+        }
+        prefixes::NotAPrefix::Text => (
+            format!("`{text}` is not a prefix"),
+            "write `203.0.113.0/24`, `2001:db8::/32` or a single address".to_owned(),
+        ),
+    })
 }
 
 /// Seconds of a duration as policies write it: `10s`, `5m`, `1h`, `2d`; else what is wrong and what to write.

@@ -1,6 +1,6 @@
 //! A valid policy: every name resolved, every number exact.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::SystemTime};
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
@@ -69,6 +69,8 @@ pub struct Set {
     pub entries: usize,
     /// The file they come from, by its name in the bundle.
     pub file: Option<String>,
+    /// Members come by hand, each for a time, and are at most so many: see [`super::adjust`].
+    pub dynamic: Option<usize>,
 }
 
 /// A named list of terms.
@@ -145,6 +147,8 @@ pub struct Rule {
     pub observe: bool,
     /// Part of the lifeline: judged before bans.
     pub before_bans: bool,
+    /// From when on it is skipped: see [`super::adjust`].
+    pub expires: Option<SystemTime>,
 }
 
 /// A valid policy. Lists are in file order, included files after the file that includes them.

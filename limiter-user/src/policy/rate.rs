@@ -250,6 +250,26 @@ impl Rate {
         Ok(rate)
     }
 
+    /// So many per cent of the rate and of the burst, which stays at least one packet, or what is left of 16 KiB.
+    pub(super) fn scaled(&self, percent: u32) -> Result<Self, BadNumber> {
+        let text = format!("{percent} % of {}", self.text);
+        let exact = self.ticks_per_unit.times(100).and_then(|ticks| {
+            Fraction::new(ticks.numerator(), ticks.denominator().checked_mul(u128::from(percent))?)
+        });
+        let Some(ticks_per_unit) = exact else {
+            return bad(format!("`{text}` cannot be computed"), "take another scale");
+        };
+        let least = match self.unit {
+            Unit::Packets => 1,
+            Unit::Bytes => LEAST_BYTE_BURST.min(self.burst),
+        };
+        let burst = u128::from(self.burst) * u128::from(percent) / 100;
+        let burst = burst.clamp(u128::from(least), LARGEST_BURST) as u64;
+        let mut rate = Self { text, ticks_per_unit, burst, ..self.clone() };
+        rate.encoded = rate.encode()?;
+        Ok(rate)
+    }
+
     /// The multiplier is at least the exact value and the tolerance is what the burst costs by that multiplier, so
     /// never more than burst + rate × time is admitted. Packets cost a whole number of ticks each. Where one
     /// packet can be as large as the burst, the multiplier is rounded so that it fits exactly.

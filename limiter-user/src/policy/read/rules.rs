@@ -1,5 +1,7 @@
 //! `[[rule]]`.
 
+use std::time::SystemTime;
+
 use limiter_common::abi::MAX_RULES;
 
 use super::{
@@ -9,14 +11,15 @@ use super::{
 };
 use crate::policy::{
     diagnostic::Report,
-    document::{Keys, Table},
+    document::{Keys, Table, Value},
     model::{Action, Defaults, Rule, Service, Set, Sources, Verdict},
+    when::moment,
 };
 
 const KEYS: Keys = Keys {
     of: "a rule",
-    known: &["name", "from", "to", "verdict", "limit", "mode", "before"],
-    later: &["interface", "dest", "penalty", "expires", "newcomers"],
+    known: &["name", "from", "to", "verdict", "limit", "mode", "before", "expires"],
+    later: &["interface", "dest", "penalty", "newcomers"],
 };
 
 pub(super) fn read(
@@ -52,6 +55,7 @@ pub(super) fn read(
             Some(entry) => entry.value.word("before", &[("bans", true)], report),
             None => Some(false),
         };
+        let expires = table.get("expires").and_then(|entry| expires(&entry.value, report));
         let action = action(table, &called, named_limits, report);
         let Some(name) = name else { continue };
         let Some(action) = action else {
@@ -81,6 +85,7 @@ pub(super) fn read(
             action,
             observe: observe.unwrap_or(false),
             before_bans: before_bans.unwrap_or(false),
+            expires,
         };
         rules.add(name, &table.place(), Some(rule));
     }
@@ -138,6 +143,23 @@ fn action(table: &Table<'_>, called: &str, named_limits: &Limits<'_>, report: &m
     }
 }
 
+fn expires(value: &Value<'_>, report: &mut Report) -> Option<SystemTime> {
+    const HELP: &str = "write `expires = 2026-12-24T06:00:00Z`, without quotes";
+    let Some(written) = value.as_datetime() else {
+        value.wrong("`expires` is a date with time and zone", HELP, report);
+        return None;
+    };
+    let moment = moment(written);
+    if moment.is_none() {
+        report.error(
+            &value.place(),
+            format!("`{written}` is no moment: it lacks a date, a time or a zone"),
+            HELP,
+        );
+    }
+    moment
+}
+
 /// A set that suddenly is empty must not turn a pass into whatever comes below.
 fn refuse_empty(
     table: &Table<'_>,
@@ -147,7 +169,12 @@ fn refuse_empty(
     report: &mut Report,
 ) {
     let (Some(entry), Some(from)) = (table.get("from"), from) else { return };
-    for set in from.sets.iter().filter(|set| named_sets.list[**set].prefixes.is_empty()) {
+    let is_empty = |set: &&usize| {
+        let set = &named_sets.list[**set];
+        // A dynamic set is filled another time.
+        set.prefixes.is_empty() && set.dynamic.is_none()
+    };
+    for set in from.sets.iter().filter(is_empty) {
         let set = &named_sets.list[*set].name;
         report.error(
             &entry.value.place(),

@@ -11,8 +11,13 @@ use crate::policy::{
     prefixes::{Collected, NotAPrefix, collect, looks_like_a_prefix, parse, read_set_file},
 };
 
-const KEYS: Keys = Keys { of: "a set", known: &["file"], later: &["dynamic", "max"] };
-const SET_HELP: &str = "write `[\"203.0.113.0/24\"]` or `{ file = \"list.txt\" }`";
+const KEYS: Keys = Keys { of: "a set", known: &["file", "dynamic", "max"], later: &[] };
+const SET_HELP: &str =
+    "write `[\"203.0.113.0/24\"]`, `{ file = \"list.txt\" }` or `{ dynamic = true, max = 10_000 }`";
+const MAX_HELP: &str = "write `max = 10_000`: how many members it may have";
+
+/// Most members of a dynamic set: each is kept with its time, and the set is compiled anew when one comes or goes.
+const MOST_MEMBERS: i64 = 100_000;
 const PREFIX_HELP: &str = "write `203.0.113.0/24`, `2001:db8::/32` or a single address";
 
 pub(super) fn read(
@@ -28,7 +33,12 @@ pub(super) fn read(
             continue;
         }
         let errors = report.errors();
-        let (nets, file) = if let Some(table) = entry.value.as_table() {
+        let mut dynamic = None;
+        let (nets, file) = if let Some(table) = entry.value.as_table().filter(is_dynamic) {
+            table.allow(&KEYS, report);
+            dynamic = most_members(&table, report);
+            Default::default()
+        } else if let Some(table) = entry.value.as_table() {
             from_file(&table, entry.key, bundle, report)
         } else {
             let items =
@@ -39,10 +49,42 @@ pub(super) fn read(
         let entries = nets.len();
         let Collected { prefixes, covers_ipv4 } = collect(nets, embedded);
         warn_of_cover(covers_ipv4, &place, report);
-        let set = Set { name: entry.key.to_owned(), place: place.clone(), prefixes, entries, file };
+        let set = Set { name: entry.key.to_owned(), place: place.clone(), prefixes, entries, file, dynamic };
         sets.add(entry.key, &place, (report.errors() == errors).then_some(set));
     }
     sets
+}
+
+fn is_dynamic(table: &Table<'_>) -> bool {
+    table.get("dynamic").is_some()
+}
+
+/// Of a set whose members come by hand.
+fn most_members(table: &Table<'_>, report: &mut Report) -> Option<usize> {
+    if let Some(entry) = table.get("dynamic")
+        && entry.value.as_bool() != Some(true)
+    {
+        entry.value.wrong("`dynamic` is `true`", "write `dynamic = true`, or leave it out", report);
+    }
+    if let Some(entry) = table.get("file") {
+        let message = "a set is either dynamic or read from a file";
+        report.error(&entry.key_place(), message, "remove one of them");
+    }
+    let Some(entry) = table.get("max") else {
+        report.missing(&table.place(), "a dynamic set says how many members it may have", MAX_HELP);
+        return None;
+    };
+    match entry.value.as_integer() {
+        Some(Ok(max @ 1..=MOST_MEMBERS)) => Some(max as usize),
+        Some(_) => {
+            report.error(&entry.value.place(), "`max` is from 1 to 100000", MAX_HELP);
+            None
+        }
+        None => {
+            entry.value.wrong("`max` is a number", MAX_HELP, report);
+            None
+        }
+    }
 }
 
 fn warn_of_cover(covers_ipv4: Option<Ipv6Net>, place: &Place, report: &mut Report) {
@@ -63,9 +105,7 @@ fn from_file(
 ) -> (Vec<IpNet>, Option<String>) {
     table.allow(&KEYS, report);
     let Some(entry) = table.get("file") else {
-        if !KEYS.later.iter().any(|key| table.get(key).is_some()) {
-            report.missing(&table.place(), format!("set `{set}` has neither prefixes nor a file"), SET_HELP);
-        }
+        report.missing(&table.place(), format!("set `{set}` has neither prefixes nor a file"), SET_HELP);
         return Default::default();
     };
     let Some(written) = entry.value.string("`file` is a string", SET_HELP, report) else {

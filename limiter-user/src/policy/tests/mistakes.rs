@@ -92,37 +92,58 @@ fn bad_toml_is_a_mistake_like_any_other() {
 }
 
 #[test]
-fn what_comes_later_says_so() {
+fn dynamic_sets_and_expiry_say_what_to_write() {
     let text = r#"version = 1
 [sets]
-suspects = { dynamic = true, max = 10_000 }
+a = { dynamic = true }
+b = { dynamic = 1, max = 0 }
+c = { dynamic = true, max = 10, file = "c.txt" }
+[[rule]]
+name = "a"
+from = "a"
+expires = "2026-12-24T06:00:00Z"
+verdict = "drop"
+[[rule]]
+name = "b"
+expires = 2026-12-24T06:00:00
+verdict = "drop"
+"#;
+    let found = refused(&bundle(text));
+    for line in [
+        "policy.toml:3:5: a dynamic set says how many members it may have",
+        "policy.toml:4:17: `dynamic` is `true`, not an integer",
+        "policy.toml:4:26: `max` is from 1 to 100000",
+        "policy.toml:5:33: a set is either dynamic or read from a file",
+        "policy.toml:9:11: `expires` is a date with time and zone, not a string",
+        "policy.toml:13:11: `2026-12-24T06:00:00` is no moment: it lacks a date, a time or a zone",
+    ] {
+        assert!(found.contains(line), "{line} is missing in\n{found}");
+    }
+}
+
+#[test]
+fn what_comes_later_says_so() {
+    let text = r#"version = 1
 [[rule]]
 name = "a"
 interface = "eth0"
 dest = ["192.0.2.1"]
 penalty = { after = 1000 }
-expires = 2026-12-24T06:00:00Z
 newcomers = "50k/s"
 limit = [{ per = "rule", rate = "20k/s" }, { per = "source/24,48", rate = "500/s" }]
 "#;
     insta::assert_snapshot!(refused(&bundle(text)), @r#"
-    policy.toml:3:14: `dynamic` of a set is not supported by this version yet
+    policy.toml:4:1: `interface` of a rule is not supported by this version yet
       remove it
-    policy.toml:3:30: `max` of a set is not supported by this version yet
+    policy.toml:5:1: `dest` of a rule is not supported by this version yet
       remove it
-    policy.toml:6:1: `interface` of a rule is not supported by this version yet
+    policy.toml:6:1: `penalty` of a rule is not supported by this version yet
       remove it
-    policy.toml:7:1: `dest` of a rule is not supported by this version yet
+    policy.toml:7:1: `newcomers` of a rule is not supported by this version yet
       remove it
-    policy.toml:8:1: `penalty` of a rule is not supported by this version yet
-      remove it
-    policy.toml:9:1: `expires` of a rule is not supported by this version yet
-      remove it
-    policy.toml:10:1: `newcomers` of a rule is not supported by this version yet
-      remove it
-    policy.toml:11:18: `per = "rule"` is not supported by this version yet
+    policy.toml:8:18: `per = "rule"` is not supported by this version yet
       write `per = "source"`
-    policy.toml:11:52: `per = "source/24,48"` is not supported by this version yet
+    policy.toml:8:52: `per = "source/24,48"` is not supported by this version yet
       write `per = "source"`
     "#);
 }
