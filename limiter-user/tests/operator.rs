@@ -370,6 +370,52 @@ fn what_falls_back_keeps_what_was_changed_by_hand_meanwhile() {
 }
 
 #[test]
+fn nobody_cuts_off_his_own_ssh_session_without_saying_so() {
+    let host = Host::started(&["eth0"], DYNAMIC);
+    host.write_policy(
+        &DYNAMIC
+            .replace("tcp/443", "tcp/22")
+            .replace("limit = [ { per = \"source\", rate = \"100/s\", burst = 200 } ]", "verdict = \"drop\""),
+    );
+    let ctl = |arguments: &[&str], client: &str| {
+        let mut command = host.ctl_command();
+        command.env("SSH_CONNECTION", format!("{client} 50022 192.0.2.1 22"));
+        // The environment it is started with is its own, not that of an ancestor: so one is put above it.
+        let program = command.get_program().to_owned();
+        let mut shell = std::process::Command::new("/bin/sh");
+        shell.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        shell
+            .current_dir(host.directory.path())
+            .args(["-c", "\"$0\" \"$@\"; exit $?"])
+            .arg(program)
+            .args(arguments);
+        let output = shell.output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, said) = ctl(&["set-policy", "policy.toml"], "198.51.100.7");
+    assert_eq!(code, 1);
+    assert_eq!(
+        said,
+        "error: rule `web` would drop your ssh session from 198.51.100.7:50022 to port 22\n\nhint: `--confirm 60s` goes back by itself if you are cut off; `--force` does it all the same\n"
+    );
+    assert_eq!(published(&host), 1);
+    // The office passes by an earlier rule; whoever is careful may; who forces it may.
+    assert_eq!(ctl(&["set-policy", "policy.toml", "--confirm", "60s"], "198.51.100.7").0, 0);
+    host.post("/v1/policy/rollback");
+    assert_eq!(ctl(&["set-policy", "policy.toml"], "203.0.113.9").0, 0);
+    let off = ["override", "office", "--mode", "off", "--for", "1h"];
+    let (code, said) = ctl(&off, "203.0.113.9");
+    assert_eq!(code, 1, "{said}");
+    assert!(
+        said.starts_with("error: rule `web` would drop your ssh session from 203.0.113.9:50022"),
+        "{said}"
+    );
+    assert!(rule(&host, "office").is_some());
+    assert_eq!(ctl(&[&off[..], &["--force"]].concat(), "203.0.113.9").0, 0);
+    assert!(rule(&host, "office").is_none());
+}
+
+#[test]
 fn the_self_audit_finds_a_bucket_that_admitted_too_much() {
     let host = Host::started(&["eth0"], &policy(50));
     let meter = {

@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::Format;
 use super::attach::encode;
 use super::output::{Problem, Table, print_as, show_duration, warn};
+use super::{Format, session};
 use crate::control::api::{Overridden, Override, OverrideRequest, Overrides};
 use crate::control::client::Client;
 use crate::policy::OverrideMode;
@@ -26,6 +26,10 @@ pub struct OverrideArguments {
     /// How long, like 30m or 1h
     #[arg(long = "for", value_name = "DURATION", value_parser = super::duration)]
     time: u64,
+
+    /// Though your own ssh session would be cut off
+    #[arg(long)]
+    force: bool,
 }
 
 fn percent(text: &str) -> Result<u32, String> {
@@ -34,8 +38,8 @@ fn percent(text: &str) -> Result<u32, String> {
 }
 
 pub async fn set(client: &Client, arguments: OverrideArguments, format: Format) -> Result<ExitCode, Problem> {
-    let OverrideArguments { rule, scale, mode, time } = arguments;
-    let asked = OverrideRequest { rule, scale, mode, for_s: time };
+    let OverrideArguments { rule, scale, mode, time, force } = arguments;
+    let asked = OverrideRequest { rule, scale, mode, for_s: time, sessions: session::own(), force };
     let answer: Overridden = client.post_body("/v1/overrides", &asked).await?;
     Ok(show(&answer, format))
 }

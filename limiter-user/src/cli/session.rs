@@ -4,6 +4,7 @@
 //! was started with is asked too. An ancestor that may not be looked at is passed over. The text is whatever the
 //! ancestor was given: it is believed only if it is two addresses and two ports.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io::Read;
 use std::net::IpAddr;
@@ -27,6 +28,13 @@ pub struct Session {
     pub client_port: u16,
     pub server: IpAddr,
     pub server_port: u16,
+}
+
+impl fmt::Display for Session {
+    /// As sshd writes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {} {}", self.client, self.client_port, self.server, self.server_port)
+    }
 }
 
 /// The sessions this process runs under, nearest first, each once. More than one where ssh runs inside ssh, or where
@@ -63,7 +71,7 @@ fn told(directory: &Path) -> Option<Session> {
 }
 
 /// `198.51.100.7 50022 203.0.113.1 22`
-fn parse(text: &str) -> Option<Session> {
+pub fn parse(text: &str) -> Option<Session> {
     let mut words = text.split(' ');
     let mut address = || {
         // A link-local address names its interface.

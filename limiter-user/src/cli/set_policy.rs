@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::Format;
+use super::attach::encode;
 use super::output::{Problem, count, print_as, say, short_hash, show_diagnostics};
+use super::{Format, session};
 use crate::control::api::SetPolicy;
 use crate::control::client::Client;
 use crate::policy::Bundle;
@@ -19,7 +20,7 @@ pub struct SetPolicyArguments {
     #[arg(long)]
     dry_run: bool,
 
-    /// Apply although a set file lost more than half of its entries
+    /// Apply although a set file lost more than half of its entries, or your own ssh session would be cut off
     #[arg(long)]
     force: bool,
 
@@ -42,6 +43,7 @@ pub async fn run(
     let mut query: Vec<String> =
         asked.iter().filter(|(_, on)| *on).map(|(name, _)| (*name).to_owned()).collect();
     query.extend(arguments.confirm.map(|seconds| format!("confirm={seconds}s")));
+    query.extend(session::own().into_iter().map(|own| format!("session={}", encode(&own.to_string()))));
     let answer: SetPolicy = client.put(&format!("/v1/policy?{}", query.join("&")), &bundle).await?;
     Ok(show(&answer, format))
 }

@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cli::session::Session;
 use crate::datapath::Mode;
 use crate::policy::{Change, Diagnostic, OverrideMode};
 use crate::requests::tier::StoreStatus;
@@ -118,6 +119,12 @@ pub struct OverrideRequest {
     #[serde(default)]
     pub mode: Option<OverrideMode>,
     pub for_s: u64,
+    /// Sessions whose packets must pass, else it is refused.
+    #[serde(default)]
+    pub sessions: Vec<Session>,
+    /// They need not.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// `POST /v1/overrides`, `DELETE /v1/overrides/{rule}`

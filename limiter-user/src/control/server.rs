@@ -19,6 +19,7 @@ use super::Peer;
 use super::api::{AttachRequest, Failure, MAX_BUNDLE_BYTES};
 use super::listen::{Socket, group_id, listen};
 use super::{operator_routes, request_routes};
+use crate::cli::session;
 use crate::daemon::{By, Daemon, Kind, LONGEST_CONFIRM, Query, Refusal, Sort, Wish};
 use crate::policy::{Bundle, duration_seconds};
 
@@ -216,7 +217,13 @@ async fn set_policy(
     request: Request,
 ) -> Answer<impl Serialize> {
     let mut wish = Wish::default();
-    for (key, value) in parameters(&uri, &["dry-run", "force", "strict", "confirm"])? {
+    for (key, value) in parameters(&uri, &["dry-run", "force", "strict", "confirm", "session"])? {
+        if key == "session" {
+            let session = session::parse(&value);
+            let shape = "`CLIENT PORT SERVER PORT`, as `SSH_CONNECTION` has it";
+            wish.sessions.push(session.ok_or_else(|| bad_value("session", &value, shape))?);
+            continue;
+        }
         if key == "confirm" {
             wish.confirm_within = Some(confirm_within(&value)?);
             continue;

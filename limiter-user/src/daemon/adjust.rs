@@ -7,11 +7,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ipnet::IpNet;
 
-use super::Daemon;
 use super::core::Core;
 use super::prepare::{self, InForce, Reading};
 use super::refusal::{Kind, Refusal};
 use super::sealed::{Sealed, format_time};
+use super::{Daemon, lockout};
+use crate::cli::session::Session;
 use crate::control::api;
 use crate::policy::{Adjustments, Compiled, Override, OverrideMode, parse_prefix};
 
@@ -26,6 +27,8 @@ type Change = Box<dyn FnOnce(&mut Adjustments, &Reading) -> Result<(), Refusal> 
 /// A change that waits for its turn, and what became of it.
 pub(super) struct Waiting {
     change: Change,
+    /// Sessions that must not be cut off by it.
+    sessions: Vec<Session>,
     result: Arc<OnceLock<Result<(), Refusal>>>,
 }
 
@@ -47,18 +50,22 @@ impl Daemon {
         }
         let change = Override { scale: asked.scale, mode: asked.mode, until, by: by.to_owned() };
         let rule = asked.rule.clone();
-        self.adjust(Box::new(move |adjustments, reading| {
-            match reading.declared.get(&rule) {
-                None => return Err(no_such_rule(&rule)),
-                Some(false) if change.scale.is_some() => {
-                    let error = format!("rule `{rule}` has no limits to scale");
-                    return Err(Refusal::new(Kind::Conflict, error, "`--mode off` takes it out"));
+        let sessions = if asked.force { Vec::new() } else { asked.sessions.clone() };
+        self.adjust(
+            Box::new(move |adjustments, reading| {
+                match reading.declared.get(&rule) {
+                    None => return Err(no_such_rule(&rule)),
+                    Some(false) if change.scale.is_some() => {
+                        let error = format!("rule `{rule}` has no limits to scale");
+                        return Err(Refusal::new(Kind::Conflict, error, "`--mode off` takes it out"));
+                    }
+                    Some(_) => {}
                 }
-                Some(_) => {}
-            }
-            adjustments.overrides.insert(rule, change);
-            Ok(())
-        }))?;
+                adjustments.overrides.insert(rule, change);
+                Ok(())
+            }),
+            sessions,
+        )?;
         tracing::warn!(
             rule = asked.rule,
             scale = asked.scale,
@@ -78,12 +85,15 @@ impl Daemon {
     pub fn clear_override(&self, rule: &str, by: &str) -> Result<api::Overridden, Refusal> {
         let was_overridden = self.core().state.adjustments().overrides.contains_key(rule);
         let name = rule.to_owned();
-        self.adjust(Box::new(move |adjustments, reading| {
-            if adjustments.overrides.remove(&name).is_none() && !reading.declared.contains_key(&name) {
-                return Err(no_such_rule(&name));
-            }
-            Ok(())
-        }))?;
+        self.adjust(
+            Box::new(move |adjustments, reading| {
+                if adjustments.overrides.remove(&name).is_none() && !reading.declared.contains_key(&name) {
+                    return Err(no_such_rule(&name));
+                }
+                Ok(())
+            }),
+            Vec::new(),
+        )?;
         if was_overridden {
             tracing::info!(rule, by, "override cleared");
         }
@@ -97,21 +107,24 @@ impl Daemon {
         let until = end(asked.for_s)?;
         let nets = prefixes(&asked.members)?;
         let (name, count) = (set.to_owned(), nets.len());
-        self.adjust(Box::new(move |adjustments, reading| {
-            let max = dynamic(reading, &name)?;
-            let members = adjustments.members.get(&name);
-            let is_new = |net: &&IpNet| members.is_none_or(|members| !members.contains_key(*net));
-            let after = members.map_or(0, |members| members.len()) + nets.iter().filter(is_new).count();
-            if after > max {
-                return Err(Refusal::new(
-                    Kind::Conflict,
-                    format!("set `{name}` would have {after} members, and its `max` is {max}"),
-                    "`limiterctl remove-from` makes room, or raise `max` in the policy",
-                ));
-            }
-            adjustments.members.entry(name).or_default().extend(nets.into_iter().map(|net| (net, until)));
-            Ok(())
-        }))?;
+        self.adjust(
+            Box::new(move |adjustments, reading| {
+                let max = dynamic(reading, &name)?;
+                let members = adjustments.members.get(&name);
+                let is_new = |net: &&IpNet| members.is_none_or(|members| !members.contains_key(*net));
+                let after = members.map_or(0, |members| members.len()) + nets.iter().filter(is_new).count();
+                if after > max {
+                    return Err(Refusal::new(
+                        Kind::Conflict,
+                        format!("set `{name}` would have {after} members, and its `max` is {max}"),
+                        "`limiterctl remove-from` makes room, or raise `max` in the policy",
+                    ));
+                }
+                adjustments.members.entry(name).or_default().extend(nets.into_iter().map(|net| (net, until)));
+                Ok(())
+            }),
+            Vec::new(),
+        )?;
         tracing::info!(set, count, until = format_time(until), by, "members added");
         self.describe_members(set, count)
     }
@@ -122,13 +135,16 @@ impl Daemon {
         let before = self.core().state.adjustments().members.get(set).cloned().unwrap_or_default();
         let count = nets.iter().filter(|net| before.contains_key(*net)).count();
         let name = set.to_owned();
-        self.adjust(Box::new(move |adjustments, reading| {
-            dynamic(reading, &name)?;
-            if let Some(members) = adjustments.members.get_mut(&name) {
-                members.retain(|net, _| !nets.contains(net));
-            }
-            Ok(())
-        }))?;
+        self.adjust(
+            Box::new(move |adjustments, reading| {
+                dynamic(reading, &name)?;
+                if let Some(members) = adjustments.members.get_mut(&name) {
+                    members.retain(|net, _| !nets.contains(net));
+                }
+                Ok(())
+            }),
+            Vec::new(),
+        )?;
         tracing::info!(set, count, by, "members removed");
         self.describe_members(set, count)
     }
@@ -143,9 +159,9 @@ impl Daemon {
     }
 
     /// Queues a change, and waits until it is published.
-    fn adjust(&self, change: Change) -> Result<(), Refusal> {
+    fn adjust(&self, change: Change, sessions: Vec<Session>) -> Result<(), Refusal> {
         let result = Arc::new(OnceLock::new());
-        let waiting = Waiting { change, result: Arc::clone(&result) };
+        let waiting = Waiting { change, sessions, result: Arc::clone(&result) };
         self.adjusting.lock().unwrap_or_else(PoisonError::into_inner).push(waiting);
         let _one_at_a_time = self.one_change();
         if result.get().is_none() {
@@ -165,7 +181,8 @@ impl Daemon {
         adjustments.forget_over(SystemTime::now());
         let reading = in_force.as_ref().and_then(|in_force| in_force.reading.as_ref());
         let mut accepted = Vec::new();
-        for Waiting { change, result } in waiting {
+        let mut careful = Vec::new();
+        for Waiting { change, sessions, result } in waiting {
             let decided = match reading {
                 Some(reading) => change(&mut adjustments, reading),
                 None => Err(Refusal::new(
@@ -175,21 +192,24 @@ impl Daemon {
                 )),
             };
             match decided {
-                Ok(()) => accepted.push(result),
+                Ok(()) => {
+                    careful.extend(sessions);
+                    accepted.push(result);
+                }
                 Err(refusal) => drop(result.set(Err(refusal))),
             }
         }
         if accepted.is_empty() {
             return;
         }
-        let published = self.readjust(adjustments);
+        let published = self.readjust(adjustments, &careful);
         for result in accepted {
             let _ = result.set(published.clone());
         }
     }
 
     /// Puts the policy in force again with these adjustments, and keeps them. The caller holds the turn.
-    fn readjust(&self, adjustments: Adjustments) -> Result<(), Refusal> {
+    fn readjust(&self, adjustments: Adjustments, sessions: &[Session]) -> Result<(), Refusal> {
         let basis = self.core().basis();
         let Some(in_force) = &basis.in_force else { return Ok(()) };
         let sealed = &in_force.sealed;
@@ -199,6 +219,7 @@ impl Daemon {
             refusal.kind = Kind::Conflict;
             refusal
         })?;
+        lockout::check(&compiled, sessions)?;
         let mut core = self.core();
         // On disk first: after a crash in between, the next start publishes it.
         let before = Arc::clone(core.state.adjustments());
@@ -225,7 +246,7 @@ impl Daemon {
         for rule in adjustments.forget_over(now) {
             tracing::info!(rule, "the override is over");
         }
-        *retry = match self.readjust(adjustments) {
+        *retry = match self.readjust(adjustments, &[]) {
             Ok(()) => None,
             Err(refusal) => {
                 tracing::error!(reason = refusal.line(), "what has ended is still in force");

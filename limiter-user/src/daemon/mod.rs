@@ -11,6 +11,7 @@ mod core;
 mod effective;
 mod guards;
 mod links;
+mod lockout;
 mod pause;
 mod prepare;
 mod refusal;
@@ -36,6 +37,7 @@ pub use sources::{By, MOST, Query, Sort, show_network};
 pub use view::{FAMILY_NAMES, NamedCounter};
 
 use self::core::Origin;
+use crate::cli::session::Session;
 use crate::control::api::{Attached, Confirmed, Detached, SetPolicy, Status};
 use crate::datapath::{Datapath, Mode};
 use crate::policy::{Bundle, Diagnostic};
@@ -56,6 +58,8 @@ pub struct Wish {
     pub if_match: Option<String>,
     /// The policy before comes back unless this one is confirmed within that time.
     pub confirm_within: Option<Duration>,
+    /// Whose packets must pass, unless that is forced or falls back by itself.
+    pub sessions: Vec<Session>,
 }
 
 pub struct Daemon {
@@ -245,6 +249,9 @@ impl Daemon {
         }
         let prepared = prepare::prepare(bundle, &basis, wish.demands)?;
         if !wish.dry_run {
+            if wish.confirm_within.is_none() && !wish.demands.force {
+                lockout::check(&prepared.compiled, &wish.sessions)?;
+            }
             return self.core().commit(prepared, &basis, origin, wish.confirm_within);
         }
         Ok(SetPolicy {

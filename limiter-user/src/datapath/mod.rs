@@ -4,6 +4,7 @@
 //! memory, so that the daemon and its API are tested without a kernel.
 
 mod error;
+mod host;
 pub mod kernel;
 mod twin;
 
@@ -18,6 +19,7 @@ use limiter_common::verdict::OUTCOMES;
 use serde::{Deserialize, Serialize};
 
 pub use error::Error;
+pub use host::Host;
 pub use kernel::Kernel;
 pub use twin::Twin;
 

@@ -1,0 +1,205 @@
+//! Judgement's machine in memory: the same code as in the kernel, with a clock in the caller's hand.
+
+use std::cell::Cell;
+
+use limiter_common::{
+    abi::{CROWD_CELLS, Description, Geometry, MAX_METERS, PolicyTables, Row, WAYS, lone},
+    bucket, filter,
+    hash::Keys,
+    judge::{self, Engine, Ruling},
+    parse,
+    table::{Set, Word},
+};
+
+/// A table, crowd cells, budgets, and the time. Everything starts full.
+pub struct Host {
+    geometry: Geometry,
+    sets: Vec<SetCells>,
+    crowd: Vec<[Cell<u64>; 2]>,
+    lone: Vec<Cell<u64>>,
+    filter: Vec<[Cell<u64>; 8]>,
+    rows: Vec<Row>,
+    now: Cell<u64>,
+    evicted: Cell<u64>,
+}
+
+#[derive(Clone, Default)]
+struct SetCells {
+    tags: [Cell<u64>; WAYS],
+    words: [[Cell<u64>; WAYS]; 2],
+    descriptions: [Cell<Description>; WAYS],
+}
+
+impl Host {
+    /// With the prefix rows of the policy that will be judged by.
+    pub fn new(geometry: Geometry, rows: &[Row]) -> Self {
+        Self {
+            geometry,
+            sets: vec![SetCells::default(); geometry.sets as usize],
+            crowd: vec![<[Cell<u64>; 2]>::default(); MAX_METERS * CROWD_CELLS],
+            lone: vec![Cell::default(); lone::COUNT],
+            filter: vec![<[Cell<u64>; 8]>::default(); filter::lines(geometry.sets) as usize],
+            rows: rows.to_vec(),
+            now: Cell::new(0),
+            evicted: Cell::new(0),
+        }
+    }
+
+    /// The rows of another policy, by which will be judged from now on. `retired` are the meter slots that
+    /// change hands with it.
+    pub fn publish(&mut self, rows: &[Row], retired: &[u32]) {
+        self.rows = rows.to_vec();
+        for &meter in retired {
+            let meter = meter as usize;
+            self.lone[meter].set(0);
+            for cell in &self.crowd[meter * CROWD_CELLS..(meter + 1) * CROWD_CELLS] {
+                cell.iter().for_each(|word| word.set(0));
+            }
+        }
+    }
+
+    /// Sets the time, in ticks of 1/64 ns since the epoch.
+    pub fn set_now(&self, ticks: u64) {
+        self.now.set(ticks);
+    }
+
+    /// Live buckets evicted so far.
+    pub fn evicted(&self) -> u64 {
+        self.evicted.get()
+    }
+
+    /// Empties one copy of the filter, as the daemon does first when it thins it.
+    pub fn clear_filter(&self, copy: usize) {
+        let other = filter::copy_mask(1 - copy);
+        self.filter.iter().flatten().for_each(|word| word.set(word.get() & other));
+    }
+
+    /// Puts the tags of all live buckets into one copy, as it does next.
+    pub fn fill_filter(&self, copy: usize) {
+        for tag in self.live_tags() {
+            let place = filter::place(self, tag);
+            HostWord(&self.filter[place.line as usize][place.word])
+                .insert(place.bits & filter::copy_mask(copy));
+        }
+    }
+
+    /// Live buckets of which the filter does not know.
+    pub fn missing_from_filter(&self) -> usize {
+        let is_missing = |tag: &u64| {
+            let place = filter::place(self, *tag);
+            self.filter(place.line, place.word).is_none_or(|word| !filter::contains(&word, place.bits))
+        };
+        self.live_tags().filter(is_missing).count()
+    }
+
+    fn live_tags(&self) -> impl Iterator<Item = u64> {
+        self.sets.iter().flat_map(|set| (0..WAYS).map(move |way| (set, way))).filter_map(|(set, way)| {
+            let is_live = set.words.iter().any(|words| !bucket::is_full(words[way].get(), self.now.get()));
+            is_live.then(|| set.tags[way].get())
+        })
+    }
+
+    pub fn judge(&self, tables: &PolicyTables, frame: &[u8]) -> Ruling {
+        judge::judge(self, tables, &mut parse::parse(frame))
+    }
+}
+
+impl Keys for &Host {
+    fn seed(self, index: usize) -> u64 {
+        self.geometry.seed[index]
+    }
+
+    fn sets(self) -> u32 {
+        self.geometry.sets
+    }
+}
+
+impl<'a> Engine for &'a Host {
+    type Set = HostSet<'a>;
+    type Word = HostWord<'a>;
+    type Rows = &'a [Row];
+
+    fn now(self, _coarse: bool) -> u64 {
+        self.now.get()
+    }
+
+    fn set(self, index: u32) -> Option<HostSet<'a>> {
+        self.sets.get(index as usize).map(HostSet)
+    }
+
+    fn crowd(self, cell: u32, unit: usize) -> Option<HostWord<'a>> {
+        self.crowd.get(cell as usize).map(|cell| HostWord(&cell[unit]))
+    }
+
+    fn lone(self, index: u32) -> Option<HostWord<'a>> {
+        self.lone.get(index as usize).map(HostWord)
+    }
+
+    fn filter(self, line: u32, word: usize) -> Option<HostWord<'a>> {
+        Some(HostWord(&self.filter.get(line as usize)?[word]))
+    }
+
+    fn rows(self) -> &'a [Row] {
+        &self.rows
+    }
+
+    fn evicted(self) {
+        self.evicted.set(self.evicted.get() + 1);
+    }
+}
+
+#[derive(Clone, Copy)]
+pub struct HostWord<'a>(&'a Cell<u64>);
+
+impl Word for HostWord<'_> {
+    fn load(&self) -> u64 {
+        self.0.get()
+    }
+
+    fn swap(&self, old: u64, new: u64) -> bool {
+        let same = self.0.get() == old;
+        if same {
+            self.0.set(new);
+        }
+        same
+    }
+
+    fn insert(&self, bits: u64) {
+        self.0.set(self.0.get() | bits);
+    }
+}
+
+#[derive(Clone, Copy)]
+pub struct HostSet<'a>(&'a SetCells);
+
+impl<'a> Set for HostSet<'a> {
+    type Word = HostWord<'a>;
+
+    fn tag(&self, way: usize) -> HostWord<'a> {
+        HostWord(&self.0.tags[way])
+    }
+
+    fn word(&self, unit: usize, way: usize) -> HostWord<'a> {
+        HostWord(&self.0.words[unit][way])
+    }
+
+    fn description(&self, way: usize) -> Description {
+        self.0.descriptions[way].get()
+    }
+
+    fn describe(&self, way: usize, description: &Description) {
+        self.0.descriptions[way].set(*description);
+    }
+
+    fn add_passed(&self, way: usize, packets: u64) {
+        let cell = &self.0.descriptions[way];
+        let found = cell.get();
+        cell.set(Description { passed: found.passed.wrapping_add(packets), ..found });
+    }
+
+    fn add_dropped(&self, way: usize, packets: u64) {
+        let cell = &self.0.descriptions[way];
+        let found = cell.get();
+        cell.set(Description { dropped: found.dropped.wrapping_add(packets), ..found });
+    }
+}
