@@ -9,7 +9,7 @@ use std::fs;
 use std::time::Duration;
 
 use limiter_tests::clock::wait_for;
-use limiter_tests::namespace::{GUARDED, GUARDED_V4, Pair};
+use limiter_tests::namespace::{GUARDED, GUARDED_V4, PEER_V4, Pair};
 use site::Site;
 
 const PASS: &str = "version = 1\n";
@@ -82,4 +82,39 @@ fn an_unconfirmed_policy_falls_back_without_the_daemon() {
     assert_eq!(site.json(&["status"])["policy"]["generation"], 3);
     assert!(!answers(&pair));
     assert!(site.counts("ping").1 > 0);
+}
+
+#[test]
+fn a_member_of_a_dynamic_set_is_dropped_at_once_and_for_its_time() {
+    let pair = Pair::addressed();
+    let policy = "version = 1\n[sets]\nsuspects = { dynamic = true, max = 10 }\n[[rule]]\nname = \"ping\"\nfrom = \"suspects\"\nverdict = \"drop\"\n";
+    let mut site = site("dynamic", &pair, policy);
+    assert!(answers(&pair));
+    run(&site, &["add-to", "suspects", PEER_V4, "--for", "1h"]);
+    assert!(!answers(&pair));
+    site.end("-KILL");
+    assert!(!answers(&pair));
+    site.start(&pair, GUARDED);
+    assert!(!answers(&pair));
+    run(&site, &["remove-from", "suspects", PEER_V4]);
+    assert!(answers(&pair));
+    run(&site, &["add-to", "suspects", PEER_V4, "--for", "1s"]);
+    wait_for("the member's end", Duration::from_secs(60), || answers(&pair).then_some(()));
+}
+
+#[test]
+fn a_scaled_limit_keeps_its_bucket() {
+    let pair = Pair::addressed();
+    let policy = "version = 1\n[[rule]]\nname = \"ping\"\nto = [\"icmp/echo-request\"]\nlimit = [{ per = \"source\", rate = \"1/m\", burst = 4 }]\n";
+    let site = site("scale", &pair, policy);
+    assert!(answers(&pair));
+    assert!(answers(&pair));
+    // Two of four are spent: two minutes. At twice the rate these are four of eight.
+    run(&site, &["override", "ping", "--scale", "200%", "--for", "1h"]);
+    let passed = (0..10).filter(|_| answers(&pair)).count();
+    assert!((4..=5).contains(&passed), "{passed}: nobody fills a bucket anew");
+    run(&site, &["override", "ping", "--mode", "off", "--for", "1h"]);
+    assert!(answers(&pair));
+    run(&site, &["clear-override", "ping"]);
+    assert!(!answers(&pair));
 }
