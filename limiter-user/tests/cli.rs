@@ -37,6 +37,7 @@ fn expect(name: &str, host: &Host, text: &str) {
     settings.add_filter(&directory, "DIRECTORY");
     settings.add_filter(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "TIME");
     settings.add_filter(r"\b(up|applied|for) \d+s( \d+ms)?", "$1 AGE");
+    settings.add_filter(r"\b(14m 5\ds|15m|59m 5\ds|1h)\b( |\))", "LEFT$2");
     settings.add_filter(r#""(uptime_s|age_s|attached_s)":\d+"#, "\"$1\":AGE");
     settings.set_omit_expression(true);
     settings.set_prepend_module_to_snapshot(false);
@@ -198,6 +199,49 @@ fn a_policy_is_set_and_undone() {
     host.write_policy(BAD);
     check("reload_of_a_bad_file", &host, &["reload"]);
     check("degraded", &host, &["status"]);
+}
+
+/// What is done by hand at night, and what `status` says of it.
+#[test]
+fn what_an_operator_does_is_said_back_to_him() {
+    let host = Host::started(
+        &["eth0"],
+        r#"version = 1
+
+[sets]
+suspects = { dynamic = true, max = 3 }
+
+[[rule]]
+name = "suspects"
+from = "suspects"
+verdict = "drop"
+
+[[rule]]
+name = "web"
+to = ["tcp/443"]
+limit = [ { per = "source", rate = "50/s", burst = 100 } ]
+"#,
+    );
+    check("pause", &host, &["pause", "--for", "15m"]);
+    check("override", &host, &["override", "web", "--scale", "25%", "--mode", "observe", "--for", "1h"]);
+    check("override_no_rule", &host, &["override", "wab", "--scale", "25%", "--for", "1h"]);
+    check("override_no_limits", &host, &["override", "suspects", "--scale", "25%", "--for", "1h"]);
+    check("override_nothing", &host, &["override", "web", "--for", "1h"]);
+    check("override_no_percentage", &host, &["override", "web", "--scale", "half", "--for", "1h"]);
+    check("overrides", &host, &["overrides"]);
+    check("add_to", &host, &["add-to", "suspects", "203.0.113.9", "2001:db8::/32", "--for", "1h"]);
+    check("add_to_full", &host, &["add-to", "suspects", "192.0.2.1", "192.0.2.2", "--for", "1h"]);
+    check("add_to_no_prefix", &host, &["add-to", "suspects", "192.0.2.1/24", "--for", "1h"]);
+    check("remove_from", &host, &["remove-from", "suspects", "203.0.113.9"]);
+    fs::write(host.path("next.toml"), policy(60)).unwrap();
+    check("set_policy_confirm", &host, &["set-policy", "next.toml", "--confirm", "10m"]);
+    check("set_policy_pending", &host, &["set-policy", "next.toml"]);
+    check("status_by_hand", &host, &["status"]);
+    check("confirm", &host, &["confirm"]);
+    check("confirm_nothing", &host, &["confirm"]);
+    check("clear_override", &host, &["clear-override", "web"]);
+    check("resume", &host, &["resume"]);
+    check("resume_again", &host, &["resume"]);
 }
 
 #[test]
