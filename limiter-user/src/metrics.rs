@@ -16,7 +16,7 @@ use prometheus_client::registry::Registry;
 
 use crate::daemon::{Core, Daemon, FAMILY_NAMES, NamedCounter, Refusal};
 use crate::datapath::{Mode, TableUse};
-use crate::policy::Action;
+use crate::policy::{Action, Set};
 
 /// The type of what [`render`] returns.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -62,9 +62,8 @@ struct Snapshot {
 struct Policy {
     hash: String,
     generation: u64,
-    loaded_at: SystemTime,
-    /// Entries by name of a set.
-    sets: Vec<(String, usize)>,
+    /// Entries of a set, and when they were loaded, by its name.
+    sets: Vec<(String, usize, SystemTime)>,
 }
 
 impl Snapshot {
@@ -76,9 +75,12 @@ impl Snapshot {
         let policy = core.in_force.as_ref().map(|in_force| Policy {
             hash: in_force.sealed.hash.clone(),
             generation: in_force.sealed.generation,
-            loaded_at: in_force.sealed.loaded_at,
             sets: in_force.reading.as_ref().map_or_else(Vec::new, |reading| {
-                reading.policy.sets.iter().map(|set| (set.name.clone(), set.entries)).collect()
+                let loaded_at = |set: &Set| {
+                    if set.dynamic.is_some() { reading.at } else { in_force.sealed.loaded_at }
+                };
+                let sets = reading.policy.sets.iter();
+                sets.map(|set| (set.name.clone(), set.entries, loaded_at(set))).collect()
             }),
         });
         Ok(Self {
@@ -210,16 +212,16 @@ impl Snapshot {
         let Some(policy) = &self.policy else { return Ok(()) };
         page.info("limiter_policy", "The policy in force", &[("hash", &policy.hash)])?;
         page.gauge("limiter_policy_generation", "Policies applied on this host", policy.generation)?;
-        let sets = || policy.sets.iter().map(|(name, entries)| (vec![("set", name.as_str())], *entries));
+        let sets = || policy.sets.iter().map(|(name, ..)| vec![("set", name.as_str())]).zip(&policy.sets);
         page.gauges(
             "limiter_set_entries",
             "Prefixes of a set as they were written",
-            sets().map(|(labels, entries)| (labels, entries as u64)),
+            sets().map(|(labels, (_, entries, _))| (labels, *entries as u64)),
         )?;
         page.gauges(
             "limiter_set_loaded_timestamp_seconds",
             "When a set was loaded",
-            sets().map(|(labels, _)| (labels, unix(policy.loaded_at))),
+            sets().map(|(labels, (_, _, at))| (labels, unix(*at))),
         )
     }
 }

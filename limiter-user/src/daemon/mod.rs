@@ -124,7 +124,9 @@ impl Daemon {
 
     /// Back to the policy file.
     pub fn reload(&self, by: String) -> Result<SetPolicy, Refusal> {
-        self.core().refuse_while_pending()?;
+        self.core().refuse_while_pending().inspect_err(|refusal| {
+            tracing::warn!(reason = refusal.line(), by, "reload refused");
+        })?;
         let name = self.settings.policy.display().to_string();
         let result = read_file(&self.settings.policy)
             .map_err(|diagnostics| Refusal::bad_policy(&name, diagnostics))

@@ -34,6 +34,8 @@ pub struct Reading {
     pub expired: Vec<String>,
     /// See [`policy::Adjusted::fingerprint`].
     pub fingerprint: String,
+    /// As of when: members of dynamic sets are those of this moment.
+    pub at: SystemTime,
     /// When this is no longer what is to be in force.
     pub next: Option<SystemTime>,
 }
@@ -108,10 +110,11 @@ pub fn read(
     generation: u64,
     adjustments: &Adjustments,
 ) -> Result<(Compiled, Reading), Vec<Diagnostic>> {
+    let at = SystemTime::now();
     let checked = policy::check(bundle)?;
     let has_limits = |rule: &policy::Rule| matches!(rule.action, policy::Action::Limit(_));
     let declared = checked.policy.rules.iter().map(|rule| (rule.name.clone(), has_limits(rule))).collect();
-    let adjusted = policy::adjust(checked, adjustments, SystemTime::now())?;
+    let adjusted = policy::adjust(checked, adjustments, at)?;
     let host = HostFacts { tick_ns: facts.tick_ns, buckets: facts.buckets, slots, generation };
     let mut compiled = policy::compile(&adjusted.policy, &host)?;
     let mut warnings = adjusted.warnings;
@@ -131,6 +134,7 @@ pub fn read(
         declared,
         expired: adjusted.expired,
         fingerprint: adjusted.fingerprint,
+        at,
         next: adjusted.next,
     };
     Ok((compiled, reading))
