@@ -129,6 +129,11 @@ impl Link {
         let mut state = self.current.state.write().unwrap_or_else(PoisonError::into_inner);
         if matches!(&*state, Ok(up) if up.generation == on.generation) {
             tracing::warn!(%reason, "the connection to the store is given up");
+            // It holds for questions that are never sent: none of them can have charged anything.
+            let reason = match reason {
+                StoreError::Broken(text) | StoreError::Malformed(text) => StoreError::Unreachable(text),
+                reason => reason,
+            };
             *state = Err(reason.clone());
             self.current.watch.send_replace(LinkState::Down(reason));
             self.current.broken_off.notify_one();
