@@ -91,6 +91,8 @@ pub mod action {
 
 /// [`Rule::flags`]: every rate of the rule tolerates the coarse clock.
 pub const RULE_COARSE: u8 = 1;
+/// [`Rule::flags`]: part of the lifeline, which judges before bans do.
+pub const RULE_BEFORE_BANS: u8 = 1 << 7;
 
 /// One rule. Index 0 of [`PolicyTables::rules`] is the `[default]`: its action is PASS, DROP, or LIMIT when
 /// there is a floor.
@@ -105,7 +107,7 @@ pub struct Rule {
     pub meter_count: u8,
     /// One of [`action`].
     pub action: u8,
-    /// [`RULE_COARSE`].
+    /// [`RULE_COARSE`], [`RULE_BEFORE_BANS`].
     pub flags: u8,
     pub reserved: [u8; 3],
 }
@@ -205,7 +207,35 @@ pub struct Control {
     pub confirm_until: u64,
     /// Until when packets that are to be dropped pass, in the same ticks; 0 = they are dropped.
     pub paused_until: u64,
-    pub reserved: [u32; 10],
+    /// Which kinds of bans there are: [`BANS_OF_SOURCES`], [`BANS_OF_PREFIXES`].
+    pub bans: u32,
+    pub reserved: [u32; 9],
+}
+
+/// [`Control::bans`]: there are bans of an IPv4 address or an IPv6 /64.
+pub const BANS_OF_SOURCES: u32 = 1;
+/// [`Control::bans`]: there are bans of other prefixes.
+pub const BANS_OF_PREFIXES: u32 = 2;
+
+/// [`Ban::until`] of a ban that does not end.
+pub const FOREVER: u64 = u64::MAX;
+
+/// [`Ban::flags`]: a rule of the lifeline may be about its sources.
+pub const BAN_LIFELINE: u32 = 1;
+
+/// One ban. Times are ticks of 1/64 ns since the table's epoch, or [`FOREVER`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ban {
+    /// The sources are refused before this: when the ban ends, or the last of those that cover it does. Of prefixes
+    /// only the longest is found, so it answers for the wider ones too.
+    pub until: u64,
+    /// When this very ban ends. The program does not read it.
+    pub own_until: u64,
+    /// [`BAN_LIFELINE`].
+    pub flags: u32,
+    /// Who made it. The program does not read it.
+    pub by: u32,
 }
 
 /// Describes who owns a way. Written after the first charge; a reader recomputes the tag and skips what does

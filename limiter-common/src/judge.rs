@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! not IP ─► pass      malformed ─► [default] malformed      link survival ─► pass, within its budget
+//! banned ─► drop, unless the lifeline judges
 //! set class × service class ─► cell: the first enforcing rule, and the first observing rule before it
 //! pass | drop | limits: all must have room, or none is charged
 //! ```
@@ -9,9 +10,10 @@
 //! An observing rule has buckets of its own and changes nothing for the rules after it.
 
 use crate::abi::{
-    BYTES, CROWD_CELLS, Description, HAS_SETS, HAS_SOURCE_PORTS, MALFORMED_PASSES, MAX_METERS,
+    BYTES, Ban, CROWD_CELLS, Description, HAS_SETS, HAS_SOURCE_PORTS, MALFORMED_PASSES, MAX_METERS,
     MAX_METERS_PER_RULE, MAX_RULES, Meter, PACKETS, PolicyTables, RULE_COARSE, Rate, Rule, action, lone,
 };
+use crate::ban;
 use crate::bucket::{self, Refusal};
 use crate::filter;
 use crate::hash::{self, Keys};
@@ -38,6 +40,12 @@ pub trait Engine: Keys {
     fn filter(self, line: u32, word: usize) -> Option<Self::Word>;
     /// The prefix rows of the policy in force.
     fn rows(self) -> Self::Rows;
+    /// Which kinds of bans there are, see [`crate::abi::Control::bans`].
+    fn bans(self) -> u32;
+    /// The ban of one source, see [`ban::source_key`].
+    fn ban_of_source(self, key: [u64; 2]) -> Option<Ban>;
+    /// The ban of the longest prefix that holds an address, given from its first bit to its last.
+    fn ban_of_prefix(self, high: u64, low: u64) -> Option<Ban>;
     /// A live bucket was evicted.
     fn evicted(self);
 
@@ -60,6 +68,12 @@ pub trait Engine: Keys {
     #[inline(always)]
     fn set_class(self, tables: &PolicyTables, packet: &Packet) -> u8 {
         set_class(self, tables, packet)
+    }
+
+    /// See [`ban::refuses`].
+    #[inline(always)]
+    fn ban_refuses(self, tables: &PolicyTables, packet: &Packet) -> bool {
+        ban::refuses(self, tables, packet)
     }
 
     /// See [`limit`].
@@ -247,6 +261,9 @@ fn spend<E: Engine>(engine: E, place: usize, rate: &Rate) -> bool {
 
 #[inline(always)]
 fn judge_ip<E: Engine>(engine: E, tables: &PolicyTables, packet: &mut Packet) -> Ruling {
+    if engine.bans() != 0 && engine.ban_refuses(tables, packet) {
+        return Ruling::by(0, Outcome::DropBan);
+    }
     if packet.family == Family::V6 {
         uncover_source(tables, packet);
     }
@@ -273,7 +290,7 @@ fn judge_ip<E: Engine>(engine: E, tables: &PolicyTables, packet: &mut Packet) ->
 
 /// The set class. Most IPv4 sources are decided by one look into the index; the search is a step of its own.
 #[inline(always)]
-fn class_of<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet) -> u8 {
+pub(crate) fn class_of<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet) -> u8 {
     if tables.header.flags & HAS_SETS == 0 {
         return 0;
     }
@@ -297,7 +314,7 @@ pub fn set_class<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet) -
 
 /// An IPv4 address carried in IPv6 is that IPv4 source, for sets and buckets alike.
 #[inline(always)]
-fn uncover_source(tables: &PolicyTables, packet: &mut Packet) {
+pub(crate) fn uncover_source(tables: &PolicyTables, packet: &mut Packet) {
     let count = tables.header.embedded_count as usize;
     for (index, prefix) in tables.header.embedded.iter().enumerate() {
         if index < count
@@ -312,7 +329,7 @@ fn uncover_source(tables: &PolicyTables, packet: &mut Packet) {
 }
 
 #[inline(always)]
-fn service<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet) -> u8 {
+pub(crate) fn service<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet) -> u8 {
     let kind = engine.opaque(packet.kind as usize) & 7;
     let port = usize::from(packet.destination);
     match packet.kind {
@@ -450,7 +467,7 @@ pub fn limit<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, index
 }
 
 #[inline(always)]
-fn rule_at(tables: &PolicyTables, index: u16) -> &Rule {
+pub(crate) fn rule_at(tables: &PolicyTables, index: u16) -> &Rule {
     &tables.rules[usize::from(index) & (MAX_RULES - 1)]
 }
 

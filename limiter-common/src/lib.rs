@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod abi;
+pub mod ban;
 pub mod bucket;
 pub mod filter;
 pub mod hash;

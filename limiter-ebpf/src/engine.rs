@@ -2,7 +2,7 @@
 
 use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_ns};
 use limiter_common::{
-    abi::{BucketSet, Description, PolicyTables, Row, WAYS},
+    abi::{Ban, BucketSet, Description, PolicyTables, Row, WAYS},
     bucket,
     hash::Keys,
     judge::{Answer, Engine, Key, Limited},
@@ -11,7 +11,7 @@ use limiter_common::{
     table::Set,
 };
 
-use crate::{atomic::Shared, maps, steps, verifier};
+use crate::{atomic::Shared, maps, maps::BanPrefix, steps, verifier};
 
 /// Keys of the hash, size of the table and start of its time: set when the program is loaded.
 #[unsafe(no_mangle)]
@@ -45,6 +45,8 @@ pub fn coarse_now() -> u64 {
 #[derive(Clone, Copy)]
 pub struct Kernel {
     pub slot: u32,
+    /// Which kinds of bans there are.
+    pub bans: u32,
     /// Anything the verifier knows nothing of, see [`verifier::blur`].
     pub unknown: u32,
 }
@@ -113,6 +115,23 @@ impl Engine for Kernel {
     }
 
     #[inline(always)]
+    fn bans(self) -> u32 {
+        self.bans
+    }
+
+    #[inline(always)]
+    fn ban_of_source(self, key: [u64; 2]) -> Option<Ban> {
+        // SAFETY: a live map value. It may change while it is read: each of its fields is of some ban of late.
+        unsafe { maps::BANS.get(&key) }.copied()
+    }
+
+    #[inline(always)]
+    fn ban_of_prefix(self, high: u64, low: u64) -> Option<Ban> {
+        let address = [high.to_be(), low.to_be()];
+        maps::BAN_PREFIXES.get(&BanPrefix::new(128, address)).copied()
+    }
+
+    #[inline(always)]
     fn evicted(self) {
         if let Some(pressure) = maps::PRESSURE.get_ptr_mut(0) {
             // SAFETY: a live per-CPU map value; nothing else runs on this CPU meanwhile.
@@ -133,6 +152,11 @@ impl Engine for Kernel {
     #[inline(always)]
     fn set_class(self, _: &PolicyTables, packet: &Packet) -> u8 {
         verifier::opaque(steps::limiter_set_class(self.slot, packet)) as u8
+    }
+
+    #[inline(always)]
+    fn ban_refuses(self, _: &PolicyTables, packet: &Packet) -> bool {
+        verifier::opaque(steps::limiter_ban_refuses(self.slot, packet, self.bans)) != 0
     }
 
     #[inline(always)]

@@ -28,9 +28,9 @@ const SAMPLE: u64 = 32;
 pub fn guard<const MULTI_BUFFER: bool>(context: *mut xdp_md) -> Option<Ruling> {
     let mut packet = Packet::UNKNOWN;
     parse::parse_into(&XdpFrame::<MULTI_BUFFER>(context), &mut packet);
-    let slot = slot()?;
+    let (slot, bans) = selected()?;
     let tables = maps::POLICIES.get(slot)?;
-    let engine = Kernel { slot, unknown: packet.length };
+    let engine = Kernel { slot, bans, unknown: packet.length };
     let ruling = judge::judge(engine, tables, &mut packet);
     if ruling.observing != 0 {
         count(tables, &packet, ruling.observing, ruling.observed);
@@ -42,9 +42,10 @@ pub fn guard<const MULTI_BUFFER: bool>(context: *mut xdp_md) -> Option<Ruling> {
     Some(ruling)
 }
 
-/// The policy slot in force. It is read once: whatever changes meanwhile, one whole policy judges this packet.
+/// The policy slot in force, and which kinds of bans there are. The slot is read once: whatever changes meanwhile,
+/// one whole policy judges this packet.
 #[inline(always)]
-fn slot() -> Option<u32> {
+fn selected() -> Option<(u32, u32)> {
     let control = maps::CONTROL.get_ptr(0)?;
     // SAFETY: a live map value. Volatile, so that each is read once, the deadline first: whoever ends the wait
     // moves the selector before it takes the deadline away.
@@ -57,7 +58,9 @@ fn slot() -> Option<u32> {
             active
         }
     };
-    Some(slot & (POLICY_SLOTS as u32 - 1))
+    // SAFETY: as above.
+    let bans = unsafe { core::ptr::read_volatile(&raw const (*control).bans) };
+    Some((slot & (POLICY_SLOTS as u32 - 1), bans))
 }
 
 /// Whether what is to be dropped passes now. The clock is the kernel's, so a pause ends without the daemon.

@@ -3,11 +3,11 @@
 
 use aya_ebpf::{
     bindings::{BPF_F_INNER_MAP, BPF_F_MMAPABLE},
-    btf_maps::{Array, ArrayOfMaps, PerCpuArray},
+    btf_maps::{Array, ArrayOfMaps, HashMap, LpmTrie, PerCpuArray, lpm_trie::Key},
     macros::btf_map,
 };
 use limiter_common::abi::{
-    BucketSet, Control, CrowdCell, FilterLine, LoneWord, MAX_RULES, POLICY_SLOTS, PolicyTables, Row,
+    Ban, BucketSet, Control, CrowdCell, FilterLine, LoneWord, MAX_RULES, POLICY_SLOTS, PolicyTables, Row,
     RuleCounters, lone,
 };
 
@@ -41,6 +41,16 @@ pub static CROWD: Array<CrowdCell, { 256 * 4096 }, MAPPED> = Array::new();
 /// Claim budgets and the host's own budgets, each on its cache line.
 #[btf_map]
 pub static BUDGETS: Array<LoneWord, { lone::COUNT }, MAPPED> = Array::new();
+
+/// Bans of one source each, by [`limiter_common::ban::source_key`].
+#[btf_map]
+pub static BANS: HashMap<[u64; 2], Ban, 1> = HashMap::new();
+
+/// Bans of other prefixes: of addresses from their first bit to their last, IPv4 as `::ffff:a.b.c.d`.
+#[btf_map]
+pub static BAN_PREFIXES: LpmTrie<[u64; 2], Ban, 1> = LpmTrie::new();
+
+pub type BanPrefix = Key<[u64; 2]>;
 
 /// Exact counters, one rule an entry.
 #[btf_map]

@@ -51,7 +51,7 @@ fn judge(context: *mut xdp_md) -> Option<bool> {
     // SAFETY: a live map value.
     let slot = unsafe { core::ptr::read_volatile(&raw const (*control).active) } & (POLICY_SLOTS as u32 - 1);
     let tables = maps::POLICIES.get(slot)?;
-    let engine = Kernel { slot, unknown: packet.length };
+    let engine = Kernel { slot, bans: 0, unknown: packet.length };
     let meter = &tables.meters[0];
     let (high, low, _) = network_key(meter, &packet);
     let tag = hash::tag(hash::network(engine, high, low), meter.id);

@@ -5,6 +5,7 @@
 
 use limiter_common::{
     abi::{POLICY_SLOTS, PolicyTables},
+    ban,
     judge::{self, Key},
     packet::Packet,
 };
@@ -18,7 +19,8 @@ fn open<'a>(slot: u32, packet: *const Packet) -> Option<(Kernel, &'a PolicyTable
     let tables = maps::POLICIES.get(slot)?;
     // SAFETY: every caller passes a reference.
     let packet = unsafe { packet.as_ref() }?;
-    Some((Kernel { slot, unknown: packet.source_low as u32 }, tables, packet))
+    // Steps that look for bans are told of them.
+    Some((Kernel { slot, bans: 0, unknown: packet.source_low as u32 }, tables, packet))
 }
 
 #[inline(never)]
@@ -26,6 +28,13 @@ fn open<'a>(slot: u32, packet: *const Packet) -> Option<(Kernel, &'a PolicyTable
 pub extern "C" fn limiter_set_class(slot: u32, packet: *const Packet) -> u64 {
     let Some((engine, tables, packet)) = open(slot, packet) else { return 0 };
     u64::from(judge::set_class(engine, tables, packet))
+}
+
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub extern "C" fn limiter_ban_refuses(slot: u32, packet: *const Packet, bans: u32) -> u64 {
+    let Some((engine, tables, packet)) = open(slot, packet) else { return 0 };
+    u64::from(ban::refuses(Kernel { bans, ..engine }, tables, packet))
 }
 
 #[inline(never)]

@@ -14,7 +14,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use crate::daemon::{Core, Daemon, FAMILY_NAMES, NamedCounter, Refusal};
+use crate::daemon::{BannedBy, Core, Daemon, FAMILY_NAMES, NamedCounter, Refusal};
 use crate::datapath::{Mode, TableUse};
 use crate::policy::{Action, Set};
 
@@ -52,6 +52,8 @@ struct Snapshot {
     audit: (u64, u64),
     expired: u64,
     pending: bool,
+    /// Bans by who made them, and how many there may be.
+    bans: Option<(Vec<(&'static str, u64)>, u64)>,
     policy: Option<Policy>,
     reload_success: bool,
     reload_at: Option<SystemTime>,
@@ -89,6 +91,10 @@ impl Snapshot {
             table: core.datapath.as_ref().map(|datapath| datapath.table()).transpose()?,
             pending: core.pending().is_some(),
             paused: core.paused().is_some(),
+            bans: core.datapath.is_some().then(|| {
+                let count = |by: BannedBy| (by.name(), core.bans.count(by) as u64);
+                (BannedBy::ALL.map(count).to_vec(), core.bans.capacity as u64)
+            }),
             audit: (core.audit.checked, core.audit.violations),
             overrides: core.overrides().len() as u64,
             expired: core.reading().map_or(0, |reading| reading.expired.len() as u64),
@@ -129,6 +135,7 @@ impl Collector for Snapshot {
         let mut page = Page(encoder);
         self.encode_packets(&mut page)?;
         self.encode_interfaces(&mut page)?;
+        self.encode_bans(&mut page)?;
         self.encode_policy(&mut page)?;
         self.encode_by_hand(&mut page)?;
         page.info("limiter_build", "Version of limiterd", &[("version", env!("CARGO_PKG_VERSION"))])?;
@@ -194,6 +201,16 @@ impl Snapshot {
             "How an interface is guarded: native or generic",
             modes.iter().map(|(name, mode)| (vec![("interface", name.as_str()), ("mode", mode)], 1)),
         )
+    }
+
+    fn encode_bans(&self, page: &mut Page<'_>) -> fmt::Result {
+        let Some((bans, capacity)) = &self.bans else { return Ok(()) };
+        page.gauges(
+            "limiter_bans",
+            "Bans in force, by what made them",
+            bans.iter().map(|(by, count)| (vec![("by", *by)], *count)),
+        )?;
+        page.gauge("limiter_bans_capacity", "Bans there is room for", *capacity)
     }
 
     fn encode_policy(&self, page: &mut Page<'_>) -> fmt::Result {

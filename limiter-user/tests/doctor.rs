@@ -75,7 +75,8 @@ fn a_foreign_program_is_named() {
     let pair = Pair::silent();
     let site = Site::new("doctor-foreign");
     let pin = PinDirectory::new();
-    let mut probe = Kernel::open_probe(&Options { pin: pin.path().to_owned(), buckets: 16_384 }).unwrap();
+    let mut probe =
+        Kernel::open_probe(&Options { pin: pin.path().to_owned(), buckets: 16_384, bans: 64 }).unwrap();
     let program: &mut Xdp = probe.program_mut("explain").unwrap().try_into().unwrap();
     program.load().unwrap();
     let id = program.info().unwrap().id();

@@ -10,7 +10,7 @@ use aya::programs::{TestRun as _, TestRunAttrs, TestRunOptions, Xdp};
 use limiter_user::datapath::{Datapath as _, Kernel, Options};
 use limiter_user::policy::{Bundle, Compiled, Slots};
 
-use crate::kernel::{PinDirectory, compile_bundle, image};
+use crate::kernel::{BANS, PinDirectory, compile_bundle, image};
 
 /// Rounds of every measurement.
 pub const ROUNDS: usize = 9;
@@ -28,7 +28,7 @@ impl Bench {
     /// With a table of that many ways.
     pub fn open(buckets: u32) -> Self {
         let pin = PinDirectory::new();
-        let options = Options { pin: pin.path().to_owned(), buckets };
+        let options = Options { pin: pin.path().to_owned(), buckets, bans: BANS };
         let kernel = Kernel::open(&options).unwrap();
         let mut probe = Kernel::open_probe(&options).unwrap();
         for (_, program) in probe.programs_mut() {

@@ -18,7 +18,7 @@ use aya::{
     programs::{TestRun as _, TestRunOptions, Xdp, XdpMode},
 };
 use limiter_common::{
-    abi::{Counter, Geometry, PolicyTables, Row},
+    abi::{Ban, Counter, Geometry, PolicyTables, Row},
     verdict::Outcome,
 };
 use limiter_user::{
@@ -33,6 +33,9 @@ use crate::{
 
 /// Ways of the table when a test does not say: room for limits that take a quarter of an hour to fill.
 const BUCKETS: u32 = 1 << 18;
+
+/// Bans there is room for when a test does not say.
+pub const BANS: u32 = 1 << 10;
 
 /// A directory in the bpf file system, with everything in it gone when it is dropped.
 #[derive(Debug)]
@@ -209,7 +212,7 @@ impl Guard {
     /// With a table of that many ways.
     pub fn with_table(policy: &str, buckets: u32) -> Self {
         let pin = PinDirectory::new();
-        let options = Options { pin: pin.path().to_owned(), buckets };
+        let options = Options { pin: pin.path().to_owned(), buckets, bans: BANS };
         let mut kernel = Kernel::open(&options).expect("the program loads");
         let compiled = compile(policy, kernel.facts(), &Slots::default(), 1);
         kernel.publish(image(&compiled), b"", None).expect("the policy is published");
@@ -251,6 +254,24 @@ impl Guard {
         let program = self.kernel.program().expect("the program is loaded");
         let options = TestRunOptions { data_in: Some(frame), repeat: 1, ..TestRunOptions::default() };
         program.test_run(options).expect("a test run").return_value == XDP_PASS
+    }
+
+    /// Bans prefixes until some time in ticks, by the datapath alone: as a daemon leaves them that dies.
+    pub fn ban(&mut self, bans: &[(&str, Ban)]) {
+        let bans: Vec<_> =
+            bans.iter().map(|(prefix, ban)| (prefix.parse().expect("a prefix"), *ban)).collect();
+        self.kernel.put_bans(&bans).expect("the kernel takes the bans");
+    }
+
+    /// Lifts bans.
+    pub fn lift(&mut self, prefixes: &[&str]) {
+        let prefixes: Vec<_> = prefixes.iter().map(|prefix| prefix.parse().expect("a prefix")).collect();
+        self.kernel.lift_bans(&prefixes).expect("the kernel lifts the bans");
+    }
+
+    /// The datapath.
+    pub fn kernel(&self) -> &Kernel {
+        &self.kernel
     }
 
     /// Guards the guarded end of a pair, in native mode.
@@ -334,7 +355,7 @@ impl Guard {
 
     /// Another handle on the same maps, as a daemon that has just started has it.
     pub fn reopened(&self) -> Kernel {
-        let options = Options { pin: self.pin.path().to_owned(), buckets: self.facts().buckets };
+        let options = Options { pin: self.pin.path().to_owned(), buckets: self.facts().buckets, bans: BANS };
         Kernel::open(&options).expect("the pins are adopted")
     }
 

@@ -14,7 +14,7 @@ fn zeroed_tables() -> Box<PolicyTables> {
 #[test]
 fn a_limit_of_three_passes_three() {
     let pin = PinDirectory::new();
-    let options = Options { pin: pin.path().to_owned(), buckets: 1024 };
+    let options = Options { pin: pin.path().to_owned(), buckets: 1024, bans: 64 };
     let mut kernel = Kernel::open(&options).unwrap();
     assert_eq!(kernel.sealed(), None);
 

@@ -57,7 +57,7 @@ fn main() -> ExitCode {
         .init();
 
     let datapath = if settings.guards_packets() {
-        let options = Options { pin: settings.pin.clone(), buckets: settings.buckets };
+        let options = Options { pin: settings.pin.clone(), buckets: settings.buckets, bans: settings.bans };
         match Kernel::open(&options) {
             Ok(kernel) => Some(Box::new(kernel) as Box<dyn Datapath>),
             Err(error) => return fail(&error.to_string(), error.hint().as_deref(), 1),

@@ -3,6 +3,7 @@
 //! Exit codes: 0 done, 1 refused or failed, 2 usage or a bad policy, 3 the daemon is not reachable.
 
 mod attach;
+mod ban;
 pub mod check_policy;
 mod check_request;
 mod confirm;
@@ -146,6 +147,15 @@ enum Verb {
     Top(top::TopArguments),
     /// Look for what keeps this host from being guarded well; exits 1 when something does
     Doctor(doctor::DoctorArguments),
+    /// Refuse everything from a source, for a time
+    Ban(ban::BanArguments),
+    /// Lift the ban of a source
+    Unban {
+        /// The address or prefix that was banned
+        source: String,
+    },
+    /// List the bans in force
+    Bans,
     /// Show what would be decided about a request, and why; charges nothing
     CheckRequest(Box<check_request::CheckRequestArguments>),
     /// Set the plan of an API key, on every host that shares the store
@@ -214,6 +224,9 @@ async fn run(verb: Verb, client: Client, format: Format) -> Result<ExitCode, Pro
         Verb::Stats { rule, watch } => stats::run(&client, rule.as_deref(), watch, format).await,
         Verb::Top(arguments) => top::run(&client, arguments, format).await,
         Verb::Doctor(arguments) => doctor::run(&client, arguments, format).await,
+        Verb::Ban(arguments) => ban::run(&client, arguments, format).await,
+        Verb::Unban { source } => ban::unban(&client, &source, format).await,
+        Verb::Bans => ban::list(&client, format).await,
         Verb::CheckRequest(arguments) => check_request::run(&client, *arguments, format).await,
         Verb::SetPlan { hash, plan } => plans::set(&client, &hash, plan, format).await,
         Verb::RevokeKey { hash } => plans::revoke(&client, &hash, format).await,

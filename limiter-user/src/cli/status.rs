@@ -44,6 +44,9 @@ fn show(text: &mut String, status: &Status, style: Style) -> fmt::Result {
             "table: {} of {} buckets in use ({share:.1} %), {} evicted early",
             table.used, table.entries, table.pressure
         )?;
+        if status.bans > 0 {
+            writeln!(text, "bans: {} in force, `limiterctl bans` lists them", status.bans)?;
+        }
     }
     if let Some(store) = &status.store {
         let at = store.address.as_ref().map(|at| format!(" at {at}")).unwrap_or_default();

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cli::session::Session;
+use crate::daemon::BannedBy;
 use crate::datapath::Mode;
 use crate::policy::{Change, Diagnostic, OverrideMode};
 use crate::requests::tier::StoreStatus;
@@ -46,6 +47,9 @@ pub struct Status {
     pub overrides: Vec<Override>,
     /// `null` without a packet tier.
     pub table: Option<Table>,
+    /// Bans in force.
+    #[serde(default)]
+    pub bans: usize,
     /// `null` without a request tier.
     #[serde(default)]
     pub store: Option<StoreStatus>,
@@ -384,4 +388,75 @@ pub struct Limit {
     pub burst: u64,
     /// `packets` or `bytes`.
     pub unit: String,
+}
+
+/// Body of `POST /v1/bans`: all of them, or none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BanRequest {
+    pub bans: Vec<BanWish>,
+    /// Ban also who is on the safelist. Only of bans made by hand.
+    #[serde(default)]
+    pub force: bool,
+    /// What kind of hand makes them.
+    #[serde(default)]
+    pub by: BannedBy,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BanWish {
+    /// An address or a prefix.
+    pub source: String,
+    /// How long; left out: ten minutes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_s: Option<u64>,
+    /// Until it is lifted. Has to be written.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forever: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Answer to `POST /v1/bans`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Banned {
+    /// Prefixes that are banned now.
+    pub banned: usize,
+    /// Those of them that were banned before, which took the new time.
+    pub replaced: usize,
+    /// The first hundred.
+    pub bans: Vec<BanEntry>,
+}
+
+/// `GET /v1/bans`, by prefix.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bans {
+    pub bans: Vec<BanEntry>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BanEntry {
+    /// The key the ban acts on: an address, or a prefix.
+    pub source: String,
+    /// What was written for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written: Option<String>,
+    /// `null` is forever.
+    pub expires_at: Option<String>,
+    /// `hand`, `penalty` or `requests`.
+    pub by: BannedBy,
+    /// Who it was.
+    pub made_by: String,
+    pub reason: String,
+}
+
+/// Answer to `DELETE /v1/bans`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unbanned {
+    /// The key that was banned.
+    pub source: String,
+    pub written: String,
+    /// A wider ban that still covers it.
+    pub covered_by: Option<String>,
 }

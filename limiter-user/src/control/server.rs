@@ -16,7 +16,7 @@ use serde::Serialize;
 use tokio::sync::Semaphore;
 
 use super::Peer;
-use super::api::{AttachRequest, Failure, MAX_BUNDLE_BYTES};
+use super::api::{AttachRequest, BanRequest, Failure, MAX_BUNDLE_BYTES};
 use super::listen::{Socket, group_id, listen};
 use super::{operator_routes, request_routes};
 use crate::cli::session;
@@ -64,6 +64,7 @@ fn routes(api: Api) -> Router {
         .route("/rules", get(rules))
         .route("/stats", get(stats))
         .route("/sources", get(sources))
+        .route("/bans", get(bans).post(ban).delete(unban))
         .route("/history", get(history))
         .route("/reload", post(reload))
         .route("/interfaces/{name}", put(attach).delete(detach))
@@ -104,6 +105,7 @@ impl No {
 impl From<Refusal> for No {
     fn from(refusal: Refusal) -> Self {
         let status = match refusal.kind {
+            Kind::BadRequest => StatusCode::BAD_REQUEST,
             Kind::BadPolicy => StatusCode::UNPROCESSABLE_ENTITY,
             Kind::Stale => StatusCode::PRECONDITION_FAILED,
             Kind::NeedsForce | Kind::Conflict => StatusCode::CONFLICT,
@@ -304,6 +306,42 @@ async fn detach(
 ) -> Answer<impl Serialize> {
     api.permit(&peer, "detach")?;
     api.run(move |daemon| daemon.detach(&name)).await
+}
+
+async fn bans(State(api): State<Api>) -> Answer<impl Serialize> {
+    api.run(|daemon| Ok(daemon.core().list_bans())).await
+}
+
+async fn ban(
+    State(api): State<Api>,
+    Extension(peer): Extension<Peer>,
+    request: Request,
+) -> Answer<impl Serialize> {
+    api.permit(&peer, "ban")?;
+    let Ok(_one_at_a_time) = api.uploads[0].try_acquire() else { return Err(busy()) };
+    let body = read_body(request.into_body(), MAX_BUNDLE_BYTES, BUNDLE_DEADLINE).await?;
+    api.run(move |daemon| {
+        let asked: BanRequest = serde_json::from_slice(&body).map_err(|error| {
+            let hint = "`{\"bans\": [{\"source\": \"203.0.113.9\", \"for_s\": 600}]}` is the shape";
+            Refusal::new(Kind::BadRequest, format!("the body is not understood: {error}"), hint)
+        })?;
+        daemon.core().ban(&asked, &peer.to_string())
+    })
+    .await
+}
+
+async fn unban(
+    State(api): State<Api>,
+    Extension(peer): Extension<Peer>,
+    OriginalUri(uri): OriginalUri,
+) -> Answer<impl Serialize> {
+    api.permit(&peer, "unban")?;
+    let source = parameters(&uri, &["source"])?.into_iter().next().map(|(_, source)| source);
+    let Some(source) = source else {
+        let hint = "write `DELETE /v1/bans?source=203.0.113.9`";
+        return Err(No::new(StatusCode::BAD_REQUEST, "whose ban is to be lifted is not said", hint));
+    };
+    api.run(move |daemon| daemon.core().unban(&source, &peer.to_string())).await
 }
 
 /// The whole body, within a size and a time.

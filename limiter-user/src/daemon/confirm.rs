@@ -93,6 +93,7 @@ impl Core {
         }
         self.state.change_by_hand(|by_hand| by_hand.pending = None);
         self.before_pending = None;
+        self.mend_bans();
         tracing::info!(generation = pending.generation, by, "policy confirmed");
         let mut warnings = Vec::new();
         self.warn_of_state(&mut warnings);
@@ -221,5 +222,6 @@ impl Core {
             }
         };
         self.in_force = Some(Arc::new(InForce { sealed, reading }));
+        self.mend_bans();
     }
 }

@@ -2,10 +2,13 @@
 //!
 //! The policy in force lives in the kernel; this is the hand on it. It changes only here, whole or not at all.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::audit::Audit;
+use super::bans::Ledger;
 use super::confirm::Pending;
 use super::guards::Guards;
 use super::prepare::{self, Basis, Demands, InForce, Prepared, Reading};
@@ -42,6 +45,9 @@ pub struct Core {
     pub datapath: Option<Box<dyn Datapath>>,
     pub state: StateDirectory,
     pub guards: Guards,
+    pub bans: Ledger,
+    /// Whom the daemon has talked to since it started: nobody bans them by accident.
+    pub peers: BTreeSet<IpAddr>,
     pub in_force: Option<Arc<InForce>>,
     /// Generation of the policy packets are judged by: that of `in_force` once the start is over.
     enforced: Option<u64>,
@@ -73,6 +79,8 @@ impl Core {
             datapath,
             state,
             guards: Guards::default(),
+            bans: Ledger::default(),
+            peers: BTreeSet::new(),
             in_force: None,
             enforced: None,
             file_refused: None,
@@ -86,6 +94,8 @@ impl Core {
         core.note_table_size();
         core.adopt();
         core.take_up_pending();
+        // Before the first policy is published, so that nothing is judged without them.
+        core.take_up_bans()?;
         let remembered = if core.in_force.is_none() { core.state.latest() } else { None };
         let last_read = core
             .in_force
@@ -201,6 +211,7 @@ impl Core {
             requests.apply(&reading.policy.requests, &sealed.hash, Occasion::Applied);
         }
         self.in_force = Some(Arc::new(InForce { sealed, reading: Some(reading) }));
+        self.mend_bans();
         answer.applied = true;
         Ok(answer)
     }
@@ -350,6 +361,7 @@ impl Core {
                         "policy restored from the state directory"
                     );
                     self.in_force = Some(Arc::new(InForce { sealed, reading: Some(reading) }));
+                    self.mend_bans();
                     return Ok(());
                 }
                 Err(diagnostics) => tracing::error!(
@@ -367,12 +379,20 @@ impl Core {
         Ok(())
     }
 
+    /// Marks the bans for the policy that is in force now.
+    pub(super) fn mend_bans(&mut self) {
+        if let Err(refusal) = self.settle_bans() {
+            tracing::error!(reason = refusal.line(), "bans are not marked for the lifeline of the policy");
+        }
+    }
+
     pub(super) fn publish(
         &mut self,
         image: Image<'_>,
         sealed: &Sealed,
         confirm_within: Option<Duration>,
     ) -> Result<(), Refusal> {
+        self.mark_all_bans()?;
         if let Some(datapath) = &mut self.datapath {
             let text = serde_json::to_vec(sealed).map_err(|error| {
                 let error = format!("cannot write the policy down: {error}");

@@ -6,16 +6,20 @@
 
 mod adjust;
 mod audit;
+mod banning;
+mod bans;
 mod confirm;
 mod core;
 mod effective;
 mod guards;
+mod lifeline;
 mod links;
 mod lockout;
 mod pause;
 mod prepare;
 mod refusal;
 mod run;
+mod safelist;
 pub mod sealed;
 pub mod settings;
 mod sources;
@@ -26,6 +30,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+pub use self::bans::By as BannedBy;
 pub use self::core::Core;
 pub use confirm::LONGEST as LONGEST_CONFIRM;
 pub use pause::PAUSE_SECONDS;
@@ -175,6 +180,7 @@ impl Daemon {
     /// What time alone changes: called every [`TICK`].
     pub fn tick(&self) {
         self.core().note_end_of_pause();
+        self.core().sweep_bans();
         self.end_adjustments();
         self.audit_in_time();
         if self.core().is_unconfirmed() {

@@ -7,6 +7,8 @@ use crate::policy::Diagnostic;
 /// What kind of no it is; the API makes an HTTP status of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    /// What was asked makes no sense.
+    BadRequest,
     /// The policy has mistakes.
     BadPolicy,
     /// The policy in force is not the one the caller thinks.

@@ -46,6 +46,7 @@ pub struct Settings {
     /// Empty: no metrics.
     pub metrics: String,
     pub buckets: u32,
+    pub bans: u32,
     pub on_exit: OnExit,
     pub reload_on_change: bool,
     #[serde(skip_serializing_if = "is_default")]
@@ -70,6 +71,7 @@ impl Default for Settings {
             admin_group: "limiter-admin".to_owned(),
             metrics: "127.0.0.1:9464".to_owned(),
             buckets: 1 << 20,
+            bans: 1 << 18,
             on_exit: OnExit::Keep,
             reload_on_change: false,
             redis: RedisLayer::default(),
@@ -117,6 +119,10 @@ pub struct Layer {
     /// Buckets the table has room for, when it is made anew
     #[arg(long, env = "LIMITER_BUCKETS", value_name = "N")]
     buckets: Option<u32>,
+
+    /// Bans there is room for, when the maps are made anew
+    #[arg(long, env = "LIMITER_BANS", value_name = "N")]
+    bans: Option<u32>,
 
     /// Whether interfaces stay guarded when limiterd ends
     #[arg(long, env = "LIMITER_ON_EXIT", value_name = "WHAT")]
@@ -214,6 +220,7 @@ impl Settings {
         put(&mut self.admin_group, layer.admin_group);
         put(&mut self.metrics, layer.metrics);
         put(&mut self.buckets, layer.buckets);
+        put(&mut self.bans, layer.bans);
         put(&mut self.on_exit, layer.on_exit);
         put(&mut self.reload_on_change, layer.reload_on_change);
         self.redis.lay(layer.redis);
@@ -226,6 +233,12 @@ impl Settings {
             return Err(value(
                 format!("`metrics` is `{}`, which is no address with a port", self.metrics),
                 "write it like `metrics = \"127.0.0.1:9464\"`, or \"\" to turn it off",
+            ));
+        }
+        if !(1 << 4..=1 << 24).contains(&self.bans) {
+            return Err(value(
+                format!("`bans` is {}", self.bans),
+                "write a number from 16 to 16_777_216; a ban takes about 100 bytes",
             ));
         }
         if !(1 << 10..=1 << 28).contains(&self.buckets) {

@@ -13,6 +13,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
+use super::bans::KeptBans;
 use super::confirm::Pending;
 use super::pause::Pause;
 use super::refusal::words;
@@ -126,6 +127,15 @@ impl StateDirectory {
         }
     }
 
+    /// The bans kept; none when there is no file of them.
+    pub fn kept_bans(&mut self) -> KeptBans {
+        self.read_json(&self.bans_file()).unwrap_or_default()
+    }
+
+    pub fn keep_bans(&mut self, bans: &KeptBans) {
+        self.write_json(&self.bans_file(), bans);
+    }
+
     /// Policies applied, oldest first.
     pub fn entries(&self) -> impl DoubleEndedIterator<Item = &Entry> {
         self.entries.iter()
@@ -189,6 +199,10 @@ impl StateDirectory {
 
     fn policy_file(&self, generation: u64) -> PathBuf {
         self.policies().join(format!("{generation:010}.json"))
+    }
+
+    fn bans_file(&self) -> PathBuf {
+        self.path.join("bans.json")
     }
 
     fn by_hand_file(&self) -> PathBuf {

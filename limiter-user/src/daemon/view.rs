@@ -141,6 +141,7 @@ impl Core {
             paused,
             overrides,
             table,
+            bans: self.list_bans().bans.len(),
             store,
             warnings,
         })

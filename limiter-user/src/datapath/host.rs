@@ -1,10 +1,14 @@
 //! Judgement's machine in memory: the same code as in the kernel, with a clock in the caller's hand.
 
-use std::cell::Cell;
+use std::{cell::Cell, collections::BTreeMap};
 
+use ipnet::IpNet;
 use limiter_common::{
-    abi::{CROWD_CELLS, Description, Geometry, MAX_METERS, PolicyTables, Row, WAYS, lone},
-    bucket, filter,
+    abi::{
+        BANS_OF_PREFIXES, BANS_OF_SOURCES, Ban, CROWD_CELLS, Description, Geometry, MAX_METERS, PolicyTables,
+        Row, WAYS, lone,
+    },
+    ban, bucket, filter,
     hash::Keys,
     judge::{self, Engine, Ruling},
     parse,
@@ -19,6 +23,9 @@ pub struct Host {
     lone: Vec<Cell<u64>>,
     filter: Vec<[Cell<u64>; 8]>,
     rows: Vec<Row>,
+    ban_sources: BTreeMap<[u64; 2], Ban>,
+    /// By length and address of the prefix.
+    ban_prefixes: BTreeMap<(u32, u128), Ban>,
     now: Cell<u64>,
     evicted: Cell<u64>,
 }
@@ -40,6 +47,8 @@ impl Host {
             lone: vec![Cell::default(); lone::COUNT],
             filter: vec![<[Cell<u64>; 8]>::default(); filter::lines(geometry.sets) as usize],
             rows: rows.to_vec(),
+            ban_sources: BTreeMap::new(),
+            ban_prefixes: BTreeMap::new(),
             now: Cell::new(0),
             evicted: Cell::new(0),
         }
@@ -55,6 +64,20 @@ impl Host {
             for cell in &self.crowd[meter * CROWD_CELLS..(meter + 1) * CROWD_CELLS] {
                 cell.iter().for_each(|word| word.set(0));
             }
+        }
+    }
+
+    /// Bans a prefix.
+    pub fn ban(&mut self, prefix: IpNet, ban: Ban) {
+        let (address, length) = match prefix.trunc() {
+            IpNet::V4(net) => (net.network().to_ipv6_mapped(), net.prefix_len() + 96),
+            IpNet::V6(net) => (net.network(), net.prefix_len()),
+        };
+        let bits = u128::from(address);
+        if length == if matches!(prefix, IpNet::V4(_)) { 128 } else { 64 } {
+            self.ban_sources.insert(ban::source_key((bits >> 64) as u64, bits as u64), ban);
+        } else {
+            self.ban_prefixes.insert((u32::from(length), bits), ban);
         }
     }
 
@@ -141,6 +164,22 @@ impl<'a> Engine for &'a Host {
 
     fn rows(self) -> &'a [Row] {
         &self.rows
+    }
+
+    fn bans(self) -> u32 {
+        let sources = if self.ban_sources.is_empty() { 0 } else { BANS_OF_SOURCES };
+        sources | if self.ban_prefixes.is_empty() { 0 } else { BANS_OF_PREFIXES }
+    }
+
+    fn ban_of_source(self, key: [u64; 2]) -> Option<Ban> {
+        self.ban_sources.get(&key).copied()
+    }
+
+    fn ban_of_prefix(self, high: u64, low: u64) -> Option<Ban> {
+        let address = u128::from(high) << 64 | u128::from(low);
+        let holds =
+            |(length, prefix): &(u32, u128)| (address ^ prefix).checked_shr(128 - length).unwrap_or(0) == 0;
+        self.ban_prefixes.iter().rev().find(|(prefix, _)| holds(prefix)).map(|(_, ban)| *ban)
     }
 
     fn evicted(self) {

@@ -14,7 +14,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
-use limiter_common::abi::{BYTES, Counter, Description, FAMILIES, Meter, PACKETS, PolicyTables, Row};
+use ipnet::IpNet;
+use limiter_common::abi::{BYTES, Ban, Counter, Description, FAMILIES, Meter, PACKETS, PolicyTables, Row};
 use limiter_common::verdict::OUTCOMES;
 use serde::{Deserialize, Serialize};
 
@@ -65,6 +66,8 @@ pub struct Options {
     pub pin: PathBuf,
     /// Ways of the bucket table, rounded up to a power of two. Adopted pins keep the size they have.
     pub buckets: u32,
+    /// Bans there is room for when the maps are made anew.
+    pub bans: u32,
 }
 
 /// One guarded interface.
@@ -226,4 +229,18 @@ pub trait Datapath: Send {
 
     /// Every described bucket that is not full, read live through the mapping.
     fn buckets(&self, visit: &mut dyn FnMut(Bucket)) -> Result<(), Error>;
+
+    /// Bans there is room for.
+    fn ban_capacity(&self) -> Result<u32, Error>;
+
+    /// The bans held, those that have ended and were not lifted included.
+    fn bans(&self) -> Result<Vec<(IpNet, Ban)>, Error>;
+
+    /// Adds bans, or puts them in the place of those of the same prefix. On an error some may have been put.
+    ///
+    /// An IPv4 prefix also means the same addresses carried in IPv6. No IPv6 prefix may hold `::ffff:0:0/96`.
+    fn put_bans(&mut self, bans: &[(IpNet, Ban)]) -> Result<(), Error>;
+
+    /// Lifts the bans of these prefixes; there need not be any.
+    fn lift_bans(&mut self, prefixes: &[IpNet]) -> Result<(), Error>;
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use limiter_common::abi::Header;
+use ipnet::IpNet;
+use limiter_common::abi::{Ban, Header};
 
 use super::{Bucket, Datapath, Error, Facts, Image, Interface, Mode, RuleTotals, TableUse};
 
@@ -38,6 +39,8 @@ pub struct State {
     pub counters: BTreeMap<u16, Box<RuleTotals>>,
     pub table: TableUse,
     pub buckets: Vec<Bucket>,
+    pub ban_capacity: u32,
+    pub bans: BTreeMap<IpNet, Ban>,
     /// The next publish fails with this reason.
     pub refuse_publish: Option<String>,
 }
@@ -60,6 +63,8 @@ impl Default for State {
             counters: BTreeMap::new(),
             table: TableUse { entries: 1 << 20, used: 0, pressure: 0 },
             buckets: Vec::new(),
+            ban_capacity: 1 << 18,
+            bans: BTreeMap::new(),
             refuse_publish: None,
         }
     }
@@ -237,6 +242,25 @@ impl Datapath for Twin {
     fn buckets(&self, visit: &mut dyn FnMut(Bucket)) -> Result<(), Error> {
         let state = self.state();
         state.buckets.iter().filter(|bucket| !bucket.is_full(state.now)).for_each(|bucket| visit(*bucket));
+        Ok(())
+    }
+
+    fn ban_capacity(&self) -> Result<u32, Error> {
+        Ok(self.state().ban_capacity)
+    }
+
+    fn bans(&self) -> Result<Vec<(IpNet, Ban)>, Error> {
+        Ok(self.state().bans.iter().map(|(prefix, ban)| (*prefix, *ban)).collect())
+    }
+
+    fn put_bans(&mut self, bans: &[(IpNet, Ban)]) -> Result<(), Error> {
+        self.state().bans.extend(bans.iter().copied());
+        Ok(())
+    }
+
+    fn lift_bans(&mut self, prefixes: &[IpNet]) -> Result<(), Error> {
+        let mut state = self.state();
+        state.bans.retain(|prefix, _| !prefixes.contains(prefix));
         Ok(())
     }
 }

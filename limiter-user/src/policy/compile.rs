@@ -2,7 +2,7 @@
 
 use limiter_common::abi::{
     self, ABI_VERSION, Embedded, HAS_SETS, HAS_SOURCE_PORTS, HAS_V6_PREFIXES, MALFORMED_PASSES, MAX_METERS,
-    MAX_RULES, Meter, PolicyTables, RULE_COARSE, action,
+    MAX_RULES, Meter, PolicyTables, RULE_BEFORE_BANS, RULE_COARSE, action,
 };
 
 use super::{
@@ -218,6 +218,9 @@ fn fill_rules(
         };
         if is_coarse && !meters.is_empty() {
             entry.flags |= RULE_COARSE;
+        }
+        if info.before_bans {
+            entry.flags |= RULE_BEFORE_BANS;
         }
         rules.push(info);
     }

@@ -32,6 +32,12 @@ impl Selector {
         unsafe { AtomicU64::from_ptr(&raw mut (*self.0.get(0)).paused_until) }
     }
 
+    /// Tells which kinds of bans there are.
+    pub fn set_bans(&self, kinds: u32) {
+        // SAFETY: as above.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.0.get(0)).bans) }.store(kinds, Ordering::SeqCst);
+    }
+
     /// The slot packets are judged by.
     pub fn slot(&self, now: u64) -> u32 {
         let until = self.confirm_until().load(Ordering::SeqCst);

@@ -24,8 +24,19 @@ pub static PROBE: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_PROBE"));
 static CLOCK: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_CLOCK"));
 
 /// Maps of the object, which are pinned under their names in lower case.
-const MAPS: [&str; 9] =
-    ["POLICIES", "PREFIXES", "CONTROL", "BUCKETS", "FILTER", "CROWD", "BUDGETS", "COUNTERS", "PRESSURE"];
+const MAPS: [&str; 11] = [
+    "POLICIES",
+    "PREFIXES",
+    "CONTROL",
+    "BUCKETS",
+    "FILTER",
+    "CROWD",
+    "BUDGETS",
+    "BANS",
+    "BAN_PREFIXES",
+    "COUNTERS",
+    "PRESSURE",
+];
 
 const GEOMETRY: &str = "geometry";
 
@@ -66,7 +77,9 @@ pub fn load(object: &[u8], options: &Options) -> Result<(Ebpf, Geometry), Error>
         .override_global("JIFFIES", &geometry.jiffies, true)
         .override_global("JIFFY", &geometry.jiffy, true)
         .map_max_entries("BUCKETS", geometry.sets)
-        .map_max_entries("FILTER", limiter_common::filter::lines(geometry.sets));
+        .map_max_entries("FILTER", limiter_common::filter::lines(geometry.sets))
+        .map_max_entries("BANS", options.bans)
+        .map_max_entries("BAN_PREFIXES", options.bans);
     for map in MAPS {
         loader.map_pin_path(map, map_path(pin, map));
     }

@@ -3,6 +3,7 @@
 //! A daemon that starts adopts what it finds: the maps as they are, and each link, behind which it puts its
 //! own program in one step. Between two daemons the old program goes on.
 
+mod bans;
 mod control;
 mod filter;
 mod links;
@@ -21,8 +22,9 @@ use std::time::Duration;
 use aya::Ebpf;
 use aya::maps::{ArrayOfMaps, MapData, PerCpuArray, PerCpuValues};
 use aya::programs::Xdp;
+use ipnet::IpNet;
 use limiter_common::abi::{
-    BYTES, BucketSet, CROWD_CELLS, Counter, CrowdCell, FAMILIES, FilterLine, Geometry, Header, LoneWord,
+    BYTES, Ban, BucketSet, CROWD_CELLS, Counter, CrowdCell, FAMILIES, FilterLine, Geometry, Header, LoneWord,
     MAX_RULES, PACKETS, POLICY_SLOTS, PolicyTables, ROW_BYTES, Row, RuleCounters, WAYS, lone,
 };
 use limiter_common::filter::lines as filter_lines;
@@ -395,6 +397,24 @@ impl Datapath for Kernel {
             }
         });
         Ok(())
+    }
+
+    fn ban_capacity(&self) -> Result<u32, Error> {
+        self.count_of_bans()
+    }
+
+    fn bans(&self) -> Result<Vec<(IpNet, Ban)>, Error> {
+        self.held_bans()
+    }
+
+    fn put_bans(&mut self, bans: &[(IpNet, Ban)]) -> Result<(), Error> {
+        let result = self.insert_bans(bans);
+        self.tell_of_bans().and(result)
+    }
+
+    fn lift_bans(&mut self, prefixes: &[IpNet]) -> Result<(), Error> {
+        let result = self.remove_bans(prefixes);
+        self.tell_of_bans().and(result)
     }
 }
 

@@ -10,7 +10,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use aya::Pod;
-use limiter_common::abi::{BucketSet, Control, CrowdCell, FilterLine, Geometry, LoneWord, Row, RuleCounters};
+use limiter_common::abi::{
+    Ban, BucketSet, Control, CrowdCell, FilterLine, Geometry, LoneWord, Row, RuleCounters,
+};
 
 const BPF_MAP_CREATE: libc::c_long = 0;
 const BPF_OBJ_PIN: libc::c_long = 6;
@@ -185,4 +187,4 @@ macro_rules! plain {
     };
 }
 
-plain!(BucketSet, Control, CrowdCell, FilterLine, Geometry, LoneWord, Row, RuleCounters);
+plain!(Ban, BucketSet, Control, CrowdCell, FilterLine, Geometry, LoneWord, Row, RuleCounters);
