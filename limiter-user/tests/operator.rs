@@ -416,6 +416,40 @@ fn nobody_cuts_off_his_own_ssh_session_without_saying_so() {
 }
 
 #[test]
+fn a_dry_run_says_what_becomes_of_the_sources_of_this_moment() {
+    let host = Host::started(&["eth0"], &policy(50));
+    let (meter, tolerance) = {
+        let core = host.daemon.as_ref().unwrap().core();
+        let (id, (_, meter)) = core.reading().unwrap().meters.iter().next().unwrap();
+        (*id, meter.rates[0].tolerance)
+    };
+    let now = 1 << 40;
+    // Spent of a burst of 50 packets, which is a second: all, two fifths, two fifths by IPv6, a fiftieth.
+    let spent =
+        [("192.0.2.1", 32, 50), ("192.0.2.2", 32, 20), ("2001:db8:0:1::", 64, 20), ("192.0.2.3", 32, 1)];
+    let buckets = spent.map(|(network, width, packets)| limiter_user::datapath::Bucket {
+        network: network.parse().unwrap(),
+        width,
+        meter,
+        passed: packets,
+        dropped: 0,
+        words: [(now + tolerance / 50 * packets) << 1, 0],
+    });
+    host.twin.state().now = now;
+    host.twin.state().buckets = buckets.to_vec();
+    let live = |text: &str| host.put_policy("?dry-run", text).1["live"].clone();
+    // A burst of 10 at 50/s is a fifth of a second, and two fifths are spent.
+    let smaller = policy(50).replace("rate = \"50/s\"", "rate = \"50/s\", burst = 10");
+    let examples = json!(["192.0.2.2", "2001:db8:0:1::/64"]);
+    assert_eq!(live(&smaller), json!({"sources": 4, "limited": 3, "newly": 2, "examples": examples}));
+    assert_eq!(live(&policy(50)), json!({"sources": 4, "limited": 1, "newly": 0, "examples": []}));
+    let closed =
+        format!("{}[[rule]]\nname = \"closed\"\nfrom = \"192.0.2.3\"\nverdict = \"drop\"\n", "version = 1\n");
+    assert_eq!(live(&closed), json!({"sources": 4, "limited": 1, "newly": 1, "examples": ["192.0.2.3"]}));
+    assert_eq!(published(&host), 1);
+}
+
+#[test]
 fn the_self_audit_finds_a_bucket_that_admitted_too_much() {
     let host = Host::started(&["eth0"], &policy(50));
     let meter = {

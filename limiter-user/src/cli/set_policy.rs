@@ -82,6 +82,19 @@ fn show(answer: &SetPolicy, format: Format) -> ExitCode {
                 format!("not applied: {hash} would make {}, {rules}\n", count(answer.changes.len(), "change"))
             }
         };
+        if let Some(live) = answer.live.as_ref().filter(|live| live.sources > 0) {
+            text += &format!(
+                "of {} with something spent {} would be limited, {} newly",
+                count(live.sources, "source"),
+                live.limited,
+                live.newly
+            );
+            text += &match live.examples.as_slice() {
+                [] => "\n".to_owned(),
+                examples if examples.len() < live.newly => format!(": {}, …\n", examples.join(", ")),
+                examples => format!(": {}\n", examples.join(", ")),
+            };
+        }
         if let Some(until) = &answer.confirm_until {
             text +=
                 &format!("the policy before comes back at {until}: `limiterctl confirm` keeps this one\n");

@@ -229,6 +229,21 @@ pub struct SetPolicy {
     /// When the policy before comes back, unless this one is confirmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm_until: Option<String>,
+    /// Of a dry run: what it would do to the sources of this moment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live: Option<Live>,
+}
+
+/// Sources with a bucket that is not full, under a policy that is not in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Live {
+    pub sources: usize,
+    /// The next packet of these would be dropped.
+    pub limited: usize,
+    /// Of these, have room under the policy in force.
+    pub newly: usize,
+    /// Some of the newly limited.
+    pub examples: Vec<String>,
 }
 
 /// `GET /v1/policy`

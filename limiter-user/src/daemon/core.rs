@@ -153,6 +153,7 @@ impl Core {
             warnings: reading.warnings.clone(),
             changes,
             confirm_until: None,
+            live: None,
         };
         if let Some(before) = &before
             && before.hash == hash

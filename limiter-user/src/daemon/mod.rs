@@ -14,6 +14,7 @@ mod effective;
 mod guards;
 mod lifeline;
 mod links;
+mod live;
 mod lockout;
 mod pause;
 mod prepare;
@@ -262,6 +263,11 @@ impl Daemon {
             }
             return self.core().commit(prepared, &basis, origin, wish.confirm_within);
         }
+        let live =
+            basis.in_force.as_ref().and_then(|in_force| in_force.reading.as_ref()).and_then(|reading| {
+                let (buckets, now) = self.core().live_buckets(live::MOST)?;
+                Some(live::judge(&buckets, now, reading, &prepared.compiled))
+            });
         Ok(SetPolicy {
             applied: false,
             unchanged: current == Some(&prepared.hash),
@@ -271,6 +277,7 @@ impl Daemon {
             warnings: prepared.reading.warnings,
             changes: prepared.changes,
             confirm_until: None,
+            live,
         })
     }
 

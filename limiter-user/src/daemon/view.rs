@@ -12,7 +12,7 @@ use crate::control::api::{
     self, GuardedInterface, History, HistoryEntry, PolicyStatus, SetPolicy, Stat, Stats, Status, Table,
     UnguardedInterface,
 };
-use crate::datapath::Mode;
+use crate::datapath::{Bucket, Mode};
 
 /// Names of families in counters, by [`limiter_common::packet::Family`].
 pub const FAMILY_NAMES: [&str; 3] = ["ipv4", "ipv6", "other"];
@@ -241,6 +241,18 @@ impl Core {
         History { history: history.collect() }
     }
 
+    /// Up to so many buckets that are not full, and the time they were read at; `None` without a packet tier.
+    pub(super) fn live_buckets(&self, most: usize) -> Option<(Vec<Bucket>, u64)> {
+        let datapath = self.datapath.as_ref()?;
+        let mut buckets = Vec::new();
+        let read = datapath.buckets(&mut |bucket| {
+            if buckets.len() < most {
+                buckets.push(bucket);
+            }
+        });
+        read.ok().map(|()| (buckets, datapath.now()))
+    }
+
     /// The policy in force as the answer to what put it there.
     pub fn describe_in_force(&self) -> Option<SetPolicy> {
         let sealed = &self.in_force.as_ref()?.sealed;
@@ -253,6 +265,7 @@ impl Core {
             warnings: self.reading().map_or_else(Vec::new, |reading| reading.warnings.clone()),
             changes: Vec::new(),
             confirm_until: None,
+            live: None,
         })
     }
 

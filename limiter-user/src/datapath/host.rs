@@ -1,6 +1,8 @@
 //! Judgement's machine in memory: the same code as in the kernel, with a clock in the caller's hand.
 
-use std::{cell::Cell, collections::BTreeMap};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use limiter_common::{
@@ -9,11 +11,14 @@ use limiter_common::{
         Row, WAYS, lone,
     },
     ban, bucket, filter,
-    hash::Keys,
+    hash::{self, Keys},
     judge::{self, Engine, Ruling},
+    packet::Packet,
     parse,
     table::{Set, Word},
 };
+
+use super::Bucket;
 
 /// A table, crowd cells, budgets, and the time. Everything starts full.
 pub struct Host {
@@ -120,6 +125,30 @@ impl Host {
             let is_live = set.words.iter().any(|words| !bucket::is_full(words[way].get(), self.now.get()));
             is_live.then(|| set.tags[way].get())
         })
+    }
+
+    /// Puts a bucket into the table, as it is; false when its set is full.
+    pub fn put(&self, bucket: &Bucket) -> bool {
+        let bits = match bucket.network {
+            IpAddr::V4(address) => u128::from(address.to_ipv6_mapped()),
+            IpAddr::V6(address) => u128::from(address),
+        };
+        let tag = hash::tag(hash::network(self, (bits >> 64) as u64, bits as u64), bucket.meter);
+        let Some(set) = self.sets.get(hash::set_index(self, tag) as usize) else { return false };
+        let Some(way) = set.tags.iter().position(|found| found.get() == 0) else { return false };
+        set.tags[way].set(tag);
+        for (words, word) in set.words.iter().zip(bucket.words) {
+            words[way].set(word);
+        }
+        let place = filter::place(self, tag);
+        if let Some(word) = self.filter(place.line, place.word) {
+            word.insert(place.bits);
+        }
+        true
+    }
+
+    pub fn judge_packet(&self, tables: &PolicyTables, packet: &mut Packet) -> Ruling {
+        judge::judge(self, tables, packet)
     }
 
     pub fn judge(&self, tables: &PolicyTables, frame: &[u8]) -> Ruling {

@@ -1,0 +1,112 @@
+//! What a policy would do to the sources of this moment.
+//!
+//! Every source with a bucket that is not full sends one packet more, of each kind its buckets are charged for: by the
+//! traffic of the rules that charge them. The compiled policy judges it with the code the kernel runs, on the buckets as
+//! they are. Newly limited is who has room under the numbers in force.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use limiter_common::abi::{Geometry, Meter, PACKETS, WAYS};
+use limiter_common::packet::{Family, Kind, Packet, Shape, Spared};
+use limiter_common::verdict::Verdict;
+
+use super::prepare::Reading;
+use super::sources::show_network;
+use crate::control::api::Live;
+use crate::datapath::{Bucket, Host};
+use crate::policy::{Compiled, Term};
+
+/// Buckets looked at; of a table with more, these are a part.
+pub const MOST: usize = 65_536;
+
+/// Sources named.
+const EXAMPLES: usize = 10;
+
+/// `now` is the datapath's. `reading` is of the policy in force, `compiled` the candidate.
+pub fn judge(buckets: &[Bucket], now: u64, reading: &Reading, compiled: &Compiled) -> Live {
+    // Half full at most, so that every bucket finds a place.
+    let sets = (buckets.len() * 2 / WAYS).next_power_of_two().max(64) as u32;
+    let geometry = Geometry { sets, seed: [1, 2, 3, 4], ..Geometry::default() };
+    let host = Host::new(geometry, &compiled.rows);
+    host.set_now(now);
+    for bucket in buckets {
+        host.put(bucket);
+    }
+    let mut seen: BTreeSet<(IpAddr, u8)> = BTreeSet::new();
+    let mut limited = BTreeSet::new();
+    let mut before = BTreeSet::new();
+    for bucket in buckets {
+        let source = (bucket.network, bucket.width);
+        let Some((info, meter)) = reading.meters.get(&bucket.meter) else { continue };
+        if info.observing {
+            continue;
+        }
+        seen.insert(source);
+        if is_empty(bucket, meter, now) {
+            before.insert(source);
+        }
+        let rules = reading.policy.rules.iter().filter(|rule| info.rules.contains(&rule.name));
+        let kinds: BTreeSet<Option<Term>> =
+            rules.map(|rule| rule.to.as_ref().and_then(|to| to.terms.first().copied())).collect();
+        for kind in kinds {
+            let ruling = host.judge_packet(&compiled.tables, &mut packet(bucket.network, kind));
+            if ruling.outcome.verdict() == Verdict::Drop {
+                limited.insert(source);
+            }
+        }
+    }
+    let newly: Vec<&(IpAddr, u8)> = limited.difference(&before).collect();
+    Live {
+        sources: seen.len(),
+        limited: limited.len(),
+        newly: newly.len(),
+        examples: newly
+            .iter()
+            .take(EXAMPLES)
+            .map(|(network, width)| show_network(*network, *width))
+            .collect(),
+    }
+}
+
+/// Whether there is no room for a packet more.
+fn is_empty(bucket: &Bucket, meter: &Meter, now: u64) -> bool {
+    let rate = &meter.rates[PACKETS];
+    let ahead = (bucket.words[PACKETS] >> 1).saturating_sub(now);
+    if rate.multiplier == 0 {
+        return bucket.fill(meter, now) >= 1.0;
+    }
+    rate.cost(1).is_none_or(|cost| ahead + cost > rate.tolerance)
+}
+
+/// One packet of 100 bytes from the source: the first of a term, or of a protocol nobody names.
+fn packet(source: IpAddr, term: Option<Term>) -> Packet {
+    let (kind, destination, source_port) = match term {
+        None => (Kind::Udp, 0, 0),
+        Some(Term::Tcp(ports)) => (Kind::Tcp, ports.first, 0),
+        Some(Term::TcpSyn(ports)) => (Kind::TcpSyn, ports.first, 0),
+        Some(Term::TcpFrom(ports)) => (Kind::Tcp, 0, ports.first),
+        Some(Term::Udp(ports)) => (Kind::Udp, ports.first, 0),
+        Some(Term::UdpFrom(ports)) => (Kind::Udp, 0, ports.first),
+        Some(Term::Sctp(ports)) => (Kind::Sctp, ports.first, 0),
+        Some(Term::Icmp(types)) => (Kind::Icmp, types.first, 0),
+        Some(Term::Icmpv6(types)) => (Kind::Icmpv6, types.first, 0),
+        Some(Term::Fragment) => (Kind::Fragment, 0, 0),
+        Some(Term::Other) => (Kind::Other, 0, 0),
+    };
+    let (bits, family) = match source {
+        IpAddr::V4(address) => (u128::from(address.to_ipv6_mapped()), Family::V4),
+        IpAddr::V6(address) => (u128::from(address), Family::V6),
+    };
+    Packet {
+        source_high: (bits >> 64) as u64,
+        source_low: bits as u64,
+        length: 100,
+        destination,
+        source_port,
+        shape: Shape::Ip,
+        family,
+        kind,
+        spared: Spared::No,
+    }
+}
