@@ -9,6 +9,7 @@ use clap::Args;
 use super::Format;
 use super::attach::encode;
 use super::output::{Problem, Table, count, print_as};
+use super::session;
 use crate::control::api::{BanEntry, BanRequest, BanWish, Banned, Bans, Unbanned};
 use crate::control::client::Client;
 use crate::daemon::BannedBy;
@@ -26,7 +27,7 @@ pub struct BanArguments {
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 
-    /// Ban also what this host lives by: its own addresses, next hops, resolvers, its store, `never-ban`
+    /// Ban also what this host lives by, `never-ban`, and your own ssh session
     #[arg(long)]
     force: bool,
 }
@@ -56,7 +57,7 @@ pub async fn run(client: &Client, arguments: BanArguments, format: Format) -> Re
         reason: arguments.reason.clone(),
     };
     let bans = sources.into_iter().map(wish).collect();
-    let request = BanRequest { bans, force: arguments.force, by: BannedBy::Hand };
+    let request = BanRequest { bans, force: arguments.force, by: BannedBy::Hand, sessions: session::own() };
     let answer: Banned = client.post_body("/v1/bans", &request).await?;
     Ok(print_as(format, &answer, show_banned))
 }

@@ -416,6 +416,9 @@ pub struct BanRequest {
     /// What kind of hand makes them.
     #[serde(default)]
     pub by: BannedBy,
+    /// The ssh sessions that must go on, unless `force`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sessions: Vec<Session>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

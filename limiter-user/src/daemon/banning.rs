@@ -6,14 +6,18 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net};
+use limiter_common::abi::{BAN_LIFELINE, Ban, FOREVER};
 
 use super::bans::{By, KeptBans, Ledger, Record};
 use super::core::Core;
-use super::lifeline::{Lifeline, MAPPED, carriers};
+use super::lifeline::{Lifeline, MAPPED, carriers, overlap};
+use super::lockout;
+use super::prepare;
 use super::refusal::{Kind, Refusal};
 use super::safelist::{Safelist, own_peers};
 use super::sealed::format_time;
 use super::sources::show_network;
+use crate::cli::session::Session;
 use crate::control::api::{BanEntry, BanRequest, BanWish, Banned, Bans, Unbanned};
 use crate::datapath::Datapath;
 use crate::policy::{Policy, Widths};
@@ -178,6 +182,9 @@ impl Core {
                 return Err(safelisted(named, &who, hits.count()));
             }
         }
+        if !request.force {
+            self.keep_sessions(wishes.iter().map(|(named, ..)| named.key), &request.sessions)?;
+        }
         let mut keys: Vec<IpNet> = wishes.iter().map(|(named, ..)| named.key).collect();
         keys.sort_unstable();
         keys.dedup();
@@ -214,6 +221,23 @@ impl Core {
             "banned"
         );
         Ok(answer)
+    }
+
+    /// Refuses bans that would cut one of these ssh sessions.
+    fn keep_sessions(&self, keys: impl Iterator<Item = IpNet>, sessions: &[Session]) -> Result<(), Refusal> {
+        let policy = self.reading().map(|reading| &reading.policy);
+        let sources: Vec<IpNet> =
+            sessions.iter().filter_map(|session| key_of(&session.client.to_string(), policy).ok()).collect();
+        let hits: Vec<IpNet> = keys.filter(|key| sources.iter().any(|source| overlap(key, source))).collect();
+        let (Some(in_force), false) = (&self.in_force, hits.is_empty()) else { return Ok(()) };
+        let sealed = &in_force.sealed;
+        let adjustments = self.state.adjustments();
+        let read = prepare::read(&sealed.bundle, &sealed.slots, self.facts(), sealed.generation, adjustments);
+        // A policy that is not understood has no lifeline that could be relied on.
+        let Ok((compiled, _)) = read else { return Ok(()) };
+        let ban = Ban { until: FOREVER, own_until: FOREVER, flags: BAN_LIFELINE, by: 0 };
+        let bans: Vec<(IpNet, Ban)> = hits.into_iter().map(|key| (key, ban)).collect();
+        lockout::check_with_bans(&compiled, &bans, sessions)
     }
 
     /// After a ban that the datapath did not take: what was before.

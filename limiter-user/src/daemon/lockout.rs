@@ -3,8 +3,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use limiter_common::abi::Geometry;
-use limiter_common::verdict::Verdict;
+use ipnet::IpNet;
+use limiter_common::abi::{Ban, Geometry};
+use limiter_common::verdict::{Outcome, Verdict};
 
 use super::refusal::{Kind, Refusal};
 use crate::cli::session::Session;
@@ -19,17 +20,35 @@ const PAYLOAD: usize = 64;
 
 /// Refuses a policy that drops packets of one of these sessions, or its next login.
 pub fn check(compiled: &Compiled, sessions: &[Session]) -> Result<(), Refusal> {
+    check_with_bans(compiled, &[], sessions)
+}
+
+/// The same, with bans besides the policy.
+pub fn check_with_bans(
+    compiled: &Compiled,
+    bans: &[(IpNet, Ban)],
+    sessions: &[Session],
+) -> Result<(), Refusal> {
     for session in sessions {
         for (flags, what) in [(ACK, "your ssh session"), (SYN, "your next ssh login")] {
             let Some(frame) = frame(session, flags) else { continue };
             let geometry = Geometry { sets: 8, seed: [1, 2, 3, 4], ..Geometry::default() };
-            let ruling = Host::new(geometry, &compiled.rows).judge(&compiled.tables, &frame);
+            let mut host = Host::new(geometry, &compiled.rows);
+            bans.iter().for_each(|(prefix, ban)| host.ban(*prefix, *ban));
+            let ruling = host.judge(&compiled.tables, &frame);
             if ruling.outcome.verdict() != Verdict::Drop {
                 continue;
             }
+            let client = SocketAddr::new(session.client, session.client_port);
+            if ruling.outcome == Outcome::DropBan {
+                return Err(Refusal::new(
+                    Kind::NeedsForce,
+                    format!("this ban would drop {what} from {client} to port {}", session.server_port),
+                    "`--force` does it all the same; a rule with `before = \"bans\"` keeps a way in",
+                ));
+            }
             let rule = compiled.rules.get(usize::from(ruling.rule)).map_or("", |rule| rule.name.as_str());
             let by = if rule.is_empty() { "`[default]`".to_owned() } else { format!("rule `{rule}`") };
-            let client = SocketAddr::new(session.client, session.client_port);
             return Err(Refusal::new(
                 Kind::NeedsForce,
                 format!("{by} would drop {what} from {client} to port {}", session.server_port),
