@@ -9,6 +9,7 @@ use std::process::Stdio;
 
 use host::{Host, eventually};
 use limiter_common::abi::{BAN_LIFELINE, FOREVER};
+use limiter_user::datapath::Bucket;
 use serde_json::{Value, json};
 
 const POLICY: &str =
@@ -226,4 +227,36 @@ fn a_ban_cuts_off_nobody_who_asks_for_it() {
     assert_eq!(asked("203.0.113.0/24", "203.0.113.7", false).0, 200, "the lifeline keeps the session");
     assert_eq!(asked("203.0.113.76", "203.0.113.77", false).0, 200, "somebody else");
     assert_eq!(asked("203.0.113.77", "203.0.113.77", true).0, 200, "by force");
+}
+
+#[test]
+fn buckets_are_filled_and_freed_of_penalties() {
+    let host = Host::started(&["eth0"], POLICY);
+    let bucket = |network: &str, width, words| Bucket {
+        network: network.parse().unwrap(),
+        width,
+        meter: 1,
+        passed: 0,
+        dropped: 0,
+        words,
+    };
+    host.twin.state().buckets = vec![
+        bucket("203.0.113.9", 32, [20 << 1 | 1, 0]),
+        bucket("203.0.113.9", 32, [20 << 1, 30 << 1]),
+        bucket("203.0.113.8", 32, [20 << 1 | 1, 0]),
+        bucket("2001:db8::", 64, [20 << 1, 0]),
+    ];
+    let words = || -> Vec<[u64; 2]> { host.twin.state().buckets.iter().map(|bucket| bucket.words).collect() };
+    assert_eq!(
+        stdout(&host, &["unban", "203.0.113.9"]),
+        "unbanned 203.0.113.9\nfreed of a penalty: 1 bucket\n"
+    );
+    assert_eq!(words(), [[0, 0], [40, 60], [41, 0], [40, 0]]);
+    assert_eq!(stdout(&host, &["reset", "203.0.113.9"]), "203.0.113.9: 1 bucket full again\n");
+    assert_eq!(words(), [[0, 0], [0, 0], [41, 0], [40, 0]]);
+    assert_eq!(
+        stdout(&host, &["reset", "2001:db8::1"]),
+        "2001:db8::1 → 2001:db8::/64: 1 bucket full again\n"
+    );
+    assert_eq!(words(), [[0, 0], [0, 0], [41, 0], [0, 0]]);
 }

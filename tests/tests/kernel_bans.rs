@@ -25,7 +25,7 @@ use limiter_tests::{
     },
     kernel::Guard,
 };
-use limiter_user::datapath::Datapath as _;
+use limiter_user::datapath::{Datapath as _, Refill};
 
 /// Everything passes but what is banned.
 const OPEN: &str = "version = 1";
@@ -264,4 +264,22 @@ fn link_survival_has_its_budget_beside_bans() {
     assert_eq!(guard.judge(&v4("1.2.3.4")).outcome, DropBan);
     assert_eq!(guard.judge(&v6("3fff::1")).outcome, DropBan);
     assert_eq!(guard.judge(&v6("fe80::1")).outcome, PassDefault);
+}
+
+#[test]
+fn a_reset_fills_the_buckets_of_a_source_and_no_others() {
+    let policy =
+        "version = 1\n[[rule]]\nname = \"all\"\nlimit = [{ per = \"source\", rate = \"1/h\", burst = 1 }]\n";
+    let mut guard = Guard::with(policy);
+    for source in ["203.0.113.9", "203.0.113.8"] {
+        assert_eq!(guard.judge(&v4(source)).outcome, PassWithin);
+        assert_eq!(guard.judge(&v4(source)).outcome, DropOver);
+    }
+    let prefix = "203.0.113.9/32".parse().unwrap();
+    assert_eq!(guard.datapath().refill(&prefix, Refill::Penalties).unwrap(), 0, "there is no penalty");
+    assert_eq!(guard.judge(&v4("203.0.113.9")).outcome, DropOver);
+    assert_eq!(guard.datapath().refill(&prefix, Refill::All).unwrap(), 1);
+    assert_eq!(guard.judge(&v4("203.0.113.9")).outcome, PassWithin);
+    assert_eq!(guard.judge(&v4("203.0.113.9")).outcome, DropOver);
+    assert_eq!(guard.judge(&v4("203.0.113.8")).outcome, DropOver);
 }

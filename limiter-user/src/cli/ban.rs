@@ -1,4 +1,4 @@
-//! `ban`, `unban`, `bans`: sources refused by hand.
+//! `ban`, `unban`, `bans`, `reset`: sources refused by hand, and given their room back.
 
 use std::io::Read as _;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use super::Format;
 use super::attach::encode;
 use super::output::{Problem, Table, count, print_as};
 use super::session;
-use crate::control::api::{BanEntry, BanRequest, BanWish, Banned, Bans, Unbanned};
+use crate::control::api::{BanEntry, BanRequest, BanWish, Banned, Bans, Reset, Unbanned};
 use crate::control::client::Client;
 use crate::daemon::BannedBy;
 
@@ -112,10 +112,24 @@ pub async fn unban(client: &Client, source: &str, format: Format) -> Result<Exit
         } else {
             format!("unbanned {} → {}\n", answer.written, answer.source)
         };
+        if answer.penalties > 0 {
+            text += &format!("freed of a penalty: {}\n", count(answer.penalties as usize, "bucket"));
+        }
         if let Some(wider) = &answer.covered_by {
             text += &format!("still banned by {wider}: `limiterctl unban {wider}` lifts that too\n");
         }
         text
+    }))
+}
+
+pub async fn reset(client: &Client, source: &str, format: Format) -> Result<ExitCode, Problem> {
+    let answer: Reset = client.post(&format!("/v1/reset?source={}", encode(source))).await?;
+    Ok(print_as(format, &answer, |answer| {
+        let name = match answer.written == answer.source {
+            true => answer.source.clone(),
+            false => format!("{} → {}", answer.written, answer.source),
+        };
+        format!("{name}: {} full again\n", count(answer.buckets as usize, "bucket"))
     }))
 }
 

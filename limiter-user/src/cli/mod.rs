@@ -156,6 +156,11 @@ enum Verb {
     },
     /// List the bans in force
     Bans,
+    /// Fill the buckets of a source
+    Reset {
+        /// An address, or a prefix for all sources in it
+        source: String,
+    },
     /// Show what would be decided about a request, and why; charges nothing
     CheckRequest(Box<check_request::CheckRequestArguments>),
     /// Set the plan of an API key, on every host that shares the store
@@ -226,6 +231,7 @@ async fn run(verb: Verb, client: Client, format: Format) -> Result<ExitCode, Pro
         Verb::Doctor(arguments) => doctor::run(&client, arguments, format).await,
         Verb::Ban(arguments) => ban::run(&client, arguments, format).await,
         Verb::Unban { source } => ban::unban(&client, &source, format).await,
+        Verb::Reset { source } => ban::reset(&client, &source, format).await,
         Verb::Bans => ban::list(&client, format).await,
         Verb::CheckRequest(arguments) => check_request::run(&client, *arguments, format).await,
         Verb::SetPlan { hash, plan } => plans::set(&client, &hash, plan, format).await,

@@ -477,4 +477,16 @@ pub struct Unbanned {
     pub written: String,
     /// A wider ban that still covers it.
     pub covered_by: Option<String>,
+    /// Buckets that were freed of a penalty.
+    pub penalties: u64,
+}
+
+/// Answer to `POST /v1/reset`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reset {
+    /// The key whose buckets are full again.
+    pub source: String,
+    pub written: String,
+    /// Buckets that were not full.
+    pub buckets: u64,
 }

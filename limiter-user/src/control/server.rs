@@ -65,6 +65,7 @@ fn routes(api: Api) -> Router {
         .route("/stats", get(stats))
         .route("/sources", get(sources))
         .route("/bans", get(bans).post(ban).delete(unban))
+        .route("/reset", post(reset))
         .route("/history", get(history))
         .route("/reload", post(reload))
         .route("/interfaces/{name}", put(attach).delete(detach))
@@ -336,12 +337,27 @@ async fn unban(
     OriginalUri(uri): OriginalUri,
 ) -> Answer<impl Serialize> {
     api.permit(&peer, "unban")?;
-    let source = parameters(&uri, &["source"])?.into_iter().next().map(|(_, source)| source);
-    let Some(source) = source else {
-        let hint = "write `DELETE /v1/bans?source=203.0.113.9`";
-        return Err(No::new(StatusCode::BAD_REQUEST, "whose ban is to be lifted is not said", hint));
-    };
+    let source = the_source(&uri)?;
     api.run(move |daemon| daemon.core().unban(&source, &peer.to_string())).await
+}
+
+async fn reset(
+    State(api): State<Api>,
+    Extension(peer): Extension<Peer>,
+    OriginalUri(uri): OriginalUri,
+) -> Answer<impl Serialize> {
+    api.permit(&peer, "reset")?;
+    let source = the_source(&uri)?;
+    api.run(move |daemon| daemon.core().reset(&source, &peer.to_string())).await
+}
+
+/// The one parameter `source`.
+fn the_source(uri: &Uri) -> Result<String, No> {
+    let source = parameters(uri, &["source"])?.into_iter().next().map(|(_, source)| source);
+    source.ok_or_else(|| {
+        let hint = format!("write `{}?source=203.0.113.9`", uri.path());
+        No::new(StatusCode::BAD_REQUEST, "whose is not said", hint)
+    })
 }
 
 /// The whole body, within a size and a time.

@@ -18,8 +18,8 @@ use super::safelist::{Safelist, own_peers};
 use super::sealed::format_time;
 use super::sources::show_network;
 use crate::cli::session::Session;
-use crate::control::api::{BanEntry, BanRequest, BanWish, Banned, Bans, Unbanned};
-use crate::datapath::Datapath;
+use crate::control::api::{BanEntry, BanRequest, BanWish, Banned, Bans, Reset, Unbanned};
+use crate::datapath::{Datapath, Refill};
 use crate::policy::{Policy, Widths};
 
 /// How long a ban lasts when nothing is said.
@@ -262,7 +262,11 @@ impl Core {
         self.tier()?;
         let key = key_of(source, self.reading().map(|reading| &reading.policy))?;
         let covered_by = self.bans.wider(&key).map(|wider| show(&wider));
-        if self.bans.remove(&key).is_none() {
+        let penalties = match &mut self.datapath {
+            Some(datapath) => datapath.refill(&key, Refill::Penalties)?,
+            None => 0,
+        };
+        if self.bans.remove(&key).is_none() && penalties == 0 {
             let name = show(&key);
             return Err(match covered_by {
                 Some(wider) => Refusal::new(
@@ -284,8 +288,21 @@ impl Core {
         self.settle_bans()?;
         self.keep_bans();
         let source_key = show(&key);
-        tracing::info!(by, source = source_key, "unbanned");
-        Ok(Unbanned { source: source_key, written: source.to_owned(), covered_by })
+        tracing::info!(by, source = source_key, penalties, "unbanned");
+        Ok(Unbanned { source: source_key, written: source.to_owned(), covered_by, penalties })
+    }
+
+    /// Fills the buckets of a source, or of all in a prefix.
+    pub fn reset(&mut self, source: &str, by: &str) -> Result<Reset, Refusal> {
+        self.tier()?;
+        let key = key_of(source, self.reading().map(|reading| &reading.policy))?;
+        let buckets = match &mut self.datapath {
+            Some(datapath) => datapath.refill(&key, Refill::All)?,
+            None => 0,
+        };
+        let key = show(&key);
+        tracing::info!(by, source = key, buckets, "buckets filled");
+        Ok(Reset { source: key, written: source.to_owned(), buckets })
     }
 
     /// All bans in force, by prefix.

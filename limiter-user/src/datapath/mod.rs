@@ -101,6 +101,14 @@ pub struct Image<'a> {
     pub reused_meters: &'a [u32],
 }
 
+/// Which buckets are to be filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refill {
+    All,
+    /// Those that are empty because of a penalty.
+    Penalties,
+}
+
 /// Load of the bucket table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableUse {
@@ -229,6 +237,9 @@ pub trait Datapath: Send {
 
     /// Every described bucket that is not full, read live through the mapping.
     fn buckets(&self, visit: &mut dyn FnMut(Bucket)) -> Result<(), Error>;
+
+    /// Fills buckets of every source in a prefix; how many were not full.
+    fn refill(&mut self, prefix: &IpNet, what: Refill) -> Result<u64, Error>;
 
     /// Bans there is room for.
     fn ban_capacity(&self) -> Result<u32, Error>;

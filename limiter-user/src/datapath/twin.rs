@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use ipnet::IpNet;
 use limiter_common::abi::{Ban, Header};
 
-use super::{Bucket, Datapath, Error, Facts, Image, Interface, Mode, RuleTotals, TableUse};
+use super::{Bucket, Datapath, Error, Facts, Image, Interface, Mode, Refill, RuleTotals, TableUse};
 
 /// Clones share one state, so a test keeps a hand on what the daemon holds, and a second daemon finds what
 /// the first left, as it would find pins.
@@ -243,6 +243,19 @@ impl Datapath for Twin {
         let state = self.state();
         state.buckets.iter().filter(|bucket| !bucket.is_full(state.now)).for_each(|bucket| visit(*bucket));
         Ok(())
+    }
+
+    fn refill(&mut self, prefix: &IpNet, what: Refill) -> Result<u64, Error> {
+        let mut filled = 0;
+        for bucket in &mut self.state().buckets {
+            let is_inside = IpNet::new(bucket.network, bucket.width).is_ok_and(|net| prefix.contains(&net));
+            let is_meant = |word: &u64| *word != 0 && (what == Refill::All || word & 1 == 1);
+            if is_inside && bucket.words.iter().any(is_meant) {
+                bucket.words.iter_mut().filter(|word| is_meant(word)).for_each(|word| *word = 0);
+                filled += 1;
+            }
+        }
+        Ok(filled)
     }
 
     fn ban_capacity(&self) -> Result<u32, Error> {

@@ -10,6 +10,7 @@ mod links;
 mod load;
 mod mapped;
 mod netlink;
+mod refill;
 mod relax;
 mod sys;
 
@@ -37,7 +38,7 @@ pub use self::load::FLOOR;
 use self::load::refused;
 use self::mapped::Mapped;
 use self::sys::Plain;
-use super::{Bucket, Datapath, Error, Facts, Image, Interface, Mode, Options, RuleTotals, TableUse};
+use super::{Bucket, Datapath, Error, Facts, Image, Interface, Mode, Options, Refill, RuleTotals, TableUse};
 
 /// See the module.
 pub struct Kernel {
@@ -397,6 +398,10 @@ impl Datapath for Kernel {
             }
         });
         Ok(())
+    }
+
+    fn refill(&mut self, prefix: &IpNet, what: Refill) -> Result<u64, Error> {
+        Ok(self.refill_buckets(prefix, what))
     }
 
     fn ban_capacity(&self) -> Result<u32, Error> {
