@@ -13,6 +13,7 @@
 use std::{collections::HashMap, fmt::Write as _};
 
 use limiter_common::{
+    abi::{BAN_LIFELINE, Ban, FOREVER},
     parse::parse,
     verdict::{Outcome, Verdict},
 };
@@ -35,6 +36,20 @@ fn kernel_and_host_agree() {
         let text = generate::policy(&mut random, seed / 3);
         guard.publish(&text);
         host.publish(guard.rows(), guard.retired_meters());
+        guard.lift(&generate::BANNED);
+        host.lift_bans();
+        // Under every third policy some are banned, some of them until a time that is past.
+        if seed % 3 == 2 {
+            for prefix in generate::BANNED {
+                let until = if random.one_in(4) { 1 } else { FOREVER };
+                let flags = if random.one_in(2) { BAN_LIFELINE } else { 0 };
+                let ban = Ban { until, own_until: until, flags, by: 0 };
+                if random.one_in(3) {
+                    guard.ban(&[(prefix, ban)]);
+                    host.ban(prefix.parse().expect("a prefix"), ban);
+                }
+            }
+        }
         // Every twentieth policy judges the whole table by hand before the random frames.
         let table = if seed % 20 == 0 { corpus.as_slice() } else { &[] };
         let table =
@@ -95,6 +110,7 @@ fn kernel_and_host_agree() {
         Outcome::DropRule,
         Outcome::DropDefault,
         Outcome::DropMalformed,
+        Outcome::DropBan,
         Outcome::WouldDropOver,
         Outcome::WouldDropOversize,
         Outcome::WouldDropRule,

@@ -307,9 +307,16 @@ impl Core {
 
     /// All bans in force, by prefix.
     pub fn list_bans(&self) -> Bans {
+        Bans { bans: self.bans_in_force().map(|(prefix, record)| entry(prefix, record)).collect() }
+    }
+
+    pub fn count_bans(&self) -> usize {
+        self.bans_in_force().count()
+    }
+
+    fn bans_in_force(&self) -> impl Iterator<Item = (&IpNet, &Record)> {
         let now = self.datapath.as_ref().map_or(0, |datapath| datapath.now());
-        let in_force = self.bans.iter().filter(|(_, record)| !record.has_ended(now));
-        Bans { bans: in_force.map(|(prefix, record)| entry(prefix, record)).collect() }
+        self.bans.iter().filter(move |(_, record)| !record.has_ended(now))
     }
 
     fn keep_bans(&mut self) {

@@ -141,7 +141,7 @@ impl Core {
             paused,
             overrides,
             table,
-            bans: self.list_bans().bans.len(),
+            bans: self.count_bans(),
             store,
             warnings,
         })

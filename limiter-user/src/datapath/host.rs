@@ -86,6 +86,12 @@ impl Host {
         }
     }
 
+    /// Lifts all bans.
+    pub fn lift_bans(&mut self) {
+        self.ban_sources.clear();
+        self.ban_prefixes.clear();
+    }
+
     /// Sets the time, in ticks of 1/64 ns since the epoch.
     pub fn set_now(&self, ticks: u64) {
         self.now.set(ticks);

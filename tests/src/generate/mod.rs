@@ -49,6 +49,20 @@ const V6_SOURCES: [&str; 18] = [
     "64:ff9b::10.1.0.1",
 ];
 
+/// Prefixes to ban: of each kind, some within others, with and without their carriers.
+pub const BANNED: [&str; 10] = [
+    "10.0.0.2/32",
+    "10.0.1.0/24",
+    "10.0.0.0/15",
+    "192.0.2.77/32",
+    "2001:db8::/64",
+    "2001:db8:0:1::1/128",
+    "2001:db8:8000::/33",
+    "64:ff9b::/32",
+    "fe80::1/128",
+    "203.0.113.0/24",
+];
+
 const PORTS: [u16; 12] = [1, 22, 53, 67, 68, 80, 123, 443, 546, 547, 1024, 65535];
 
 const TYPES_V4: [u8; 5] = [0, 3, 8, 11, 255];

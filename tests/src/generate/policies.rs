@@ -137,6 +137,8 @@ fn write_rule(random: &mut Random, text: &mut String, rule: usize, family: &Fami
     }
     if random.one_in(4) {
         text.push_str("mode = \"observe\"\n");
+    } else if random.one_in(4) {
+        text.push_str("before = \"bans\"\n");
     }
 }
 
