@@ -139,6 +139,8 @@ pub const HAS_SETS: u32 = 1;
 pub const HAS_SOURCE_PORTS: u32 = 2;
 /// [`Header::flags`]: malformed packets pass.
 pub const MALFORMED_PASSES: u32 = 4;
+/// [`Header::flags`]: some limit counts bytes, so words in bytes mean something.
+pub const HAS_BYTES: u32 = 16;
 /// [`Header::flags`]: sets hold IPv6 prefixes.
 pub const HAS_V6_PREFIXES: u32 = 8;
 

@@ -10,8 +10,9 @@
 //! An observing rule has buckets of its own and changes nothing for the rules after it.
 
 use crate::abi::{
-    BYTES, Ban, CROWD_CELLS, Description, HAS_SETS, HAS_SOURCE_PORTS, MALFORMED_PASSES, MAX_METERS,
-    MAX_METERS_PER_RULE, MAX_RULES, Meter, PACKETS, PolicyTables, RULE_COARSE, Rate, Rule, action, lone,
+    BYTES, Ban, CROWD_CELLS, Description, HAS_BYTES, HAS_SETS, HAS_SOURCE_PORTS, MALFORMED_PASSES,
+    MAX_METERS, MAX_METERS_PER_RULE, MAX_RULES, Meter, PACKETS, PolicyTables, RULE_COARSE, Rate, Rule,
+    action, lone,
 };
 use crate::ban;
 use crate::bucket::{self, Refusal};
@@ -588,7 +589,8 @@ pub fn charge_unit<E: Engine>(
     let set_index = hash::set_index(engine, tag);
     let Some(set) = engine.set(set_index) else { return over };
     let mut found = if may_live(engine, tag) { find(engine, set, tag, unit) } else { None };
-    if found.is_none() {
+    let fresh = found.is_none();
+    if fresh {
         let answer = engine.claim(tables, packet, now, key);
         if answer != Answer::CLAIMED {
             return answer;
@@ -607,7 +609,8 @@ pub fn charge_unit<E: Engine>(
         || set.tag(way).load() == tag,
     ) {
         Charge::Done => {
-            if unit == PACKETS || meter.rates[PACKETS].multiplier == 0 {
+            // A fresh bucket's description counts its first packet: a write of its own would wait for that line.
+            if !(fresh && unit == PACKETS) && counts(meter, unit) {
                 set.add_passed(way, 1);
             }
             Answer::charged(0)
@@ -625,27 +628,36 @@ pub fn claim<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: 
         return charge_crowd(engine, meter, packet, now, key.unit);
     }
     let Some(set) = engine.set(hash::set_index(engine, key.tag)) else { return Answer::CLAIMED };
-    let Some(costs) = costs(meter, packet) else { return Answer::CLAIMED };
     enlist(engine, key.tag);
-    match table::claim(set, key.tag, now, meter, costs, |way| engine.blur(way)) {
-        Claim::Free(way) => set.describe(way, &description(meter, packet)),
+    // A packet dearer than a burst gets no room, whatever the bucket says.
+    let cost = |unit: usize| meter.rates[unit & 1].cost(units(packet, unit)).unwrap_or(0);
+    let with_bytes = tables.header.flags & HAS_BYTES != 0;
+    let way = match table::claim(set, key.tag, now, meter, cost, with_bytes, |way| engine.blur(way)) {
+        Claim::Free(way) => way,
         Claim::Evicted(way) => {
-            set.describe(way, &description(meter, packet));
             engine.evicted();
+            way
         }
-        Claim::Taken | Claim::Lost => {}
-    }
+        Claim::Taken | Claim::Lost => return Answer::CLAIMED,
+    };
+    set.describe(way, &description(meter, packet, u64::from(key.unit == PACKETS)));
     Answer::CLAIMED
 }
 
+/// Whether a charge in `unit` is the one of a meter that counts a pass: once for all its units.
 #[inline(always)]
-fn description(meter: &Meter, packet: &Packet) -> Description {
+fn counts(meter: &Meter, unit: usize) -> bool {
+    unit == PACKETS || meter.rates[PACKETS].multiplier == 0
+}
+
+#[inline(always)]
+fn description(meter: &Meter, packet: &Packet, passed: u64) -> Description {
     let (network_high, network_low, width) = network_key(meter, packet);
     Description {
         network_high,
         network_low,
         dropped: 0,
-        passed: 0,
+        passed,
         meter: meter.id,
         scale: meter.scale,
         width,
@@ -711,7 +723,7 @@ fn give_back_unit<E: Engine>(engine: E, meter: &Meter, packet: &Packet, tag: u64
         && let Some(cost) = rate.cost(units(packet, unit))
     {
         table::refund(set.word(unit, way), cost);
-        if unit == PACKETS || meter.rates[PACKETS].multiplier == 0 {
+        if counts(meter, unit) {
             // One pass less: the sum wraps.
             set.add_passed(way, u64::MAX);
         }
@@ -751,7 +763,7 @@ pub fn sample_drop<E: Engine>(
     let Some((set, way)) = ruling.refused_by.as_way() else { return };
     let Some(set) = engine.set(set) else { return };
     let meter = meter_at(tables, ruling.refused_meter);
-    let expected = description(meter, packet);
+    let expected = description(meter, packet, 0);
     let found = set.description(way);
     if (found.network_high, found.network_low, found.meter, found.width)
         != (expected.network_high, expected.network_low, expected.meter, expected.width)

@@ -26,6 +26,8 @@ pub trait Set: Copy {
     fn tag(&self, way: usize) -> Self::Word;
     fn word(&self, unit: usize, way: usize) -> Self::Word;
     fn description(&self, way: usize) -> Description;
+    /// Makes the bucket a full one in `unit`.
+    fn fill(&self, unit: usize, way: usize);
     fn describe(&self, way: usize, description: &Description);
     /// Adds to the passes, wrapping: `u64::MAX` takes one back.
     fn add_passed(&self, way: usize, packets: u64);
@@ -124,14 +126,16 @@ pub enum Claim {
 ///
 /// The stale words of a full bucket are in the past, hence already full: nothing to initialise. Only when
 /// every way is live is one evicted: the one nearest to full in proportion to what it holds. Its new owner
-/// gets room for one packet of `costs`, and no more.
+/// gets room for one packet of that `cost` by unit, and no more. Without `with_bytes` no
+/// limit reads the words in bytes, and the line they are in is not waited for: the claimed one is made full.
 #[inline(always)]
 pub fn claim<S: Set>(
     set: S,
     tag: u64,
     now: u64,
     meter: &Meter,
-    costs: [u64; 2],
+    cost: impl Fn(usize) -> u64,
+    with_bytes: bool,
     blur: impl Fn(usize) -> usize,
 ) -> Claim {
     for _ in 0..TRIES {
@@ -144,7 +148,7 @@ pub fn claim<S: Set>(
                 return Claim::Taken;
             }
             let packets = set.word(PACKETS, way).load();
-            let bytes = set.word(BYTES, way).load();
+            let bytes = if with_bytes { set.word(BYTES, way).load() } else { 0 };
             let debt = bucket::debt(if packets > bytes { packets } else { bytes }, now);
             // Full ways come before all others; among live ones the scale is read only then.
             let weight = if debt == 0 { 0 } else { 1 + (debt >> (set.description(way).scale & 63)) };
@@ -155,6 +159,9 @@ pub fn claim<S: Set>(
             }
         }
         if set.tag(victim).swap(victim_tag, tag) {
+            if !with_bytes {
+                set.fill(BYTES, victim);
+            }
             if least == 0 {
                 return Claim::Free(victim);
             }
@@ -162,7 +169,7 @@ pub fn claim<S: Set>(
                 let word = set.word(unit, victim);
                 let old = word.load();
                 // A lost race means a charge of the old owner: one unit, the stated slack.
-                word.swap(old, bucket::inherit(old, now, costs[unit & 1], meter.rates[unit & 1].tolerance));
+                word.swap(old, bucket::inherit(old, now, cost(unit), meter.rates[unit & 1].tolerance));
             }
             return Claim::Evicted(victim);
         }

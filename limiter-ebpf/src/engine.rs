@@ -220,6 +220,11 @@ impl Set for KernelSet {
     }
 
     #[inline(always)]
+    fn fill(&self, unit: usize, way: usize) {
+        self.word(unit, way).store(0);
+    }
+
+    #[inline(always)]
     fn describe(&self, way: usize, description: &Description) {
         // SAFETY: as above; readers recompute the tag and skip what does not match.
         // Field by field: a copy of the whole would be made on the stack, which is short.

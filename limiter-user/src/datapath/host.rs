@@ -261,6 +261,10 @@ impl<'a> Set for HostSet<'a> {
         self.0.descriptions[way].get()
     }
 
+    fn fill(&self, unit: usize, way: usize) {
+        self.0.words[unit][way].set(0);
+    }
+
     fn describe(&self, way: usize, description: &Description) {
         self.0.descriptions[way].set(*description);
     }

@@ -1,8 +1,8 @@
 //! From a valid policy and a host to the kernel's tables.
 
 use limiter_common::abi::{
-    self, ABI_VERSION, Embedded, HAS_SETS, HAS_SOURCE_PORTS, HAS_V6_PREFIXES, MALFORMED_PASSES, MAX_METERS,
-    MAX_RULES, Meter, PolicyTables, RULE_BEFORE_BANS, RULE_COARSE, action,
+    self, ABI_VERSION, BYTES, Embedded, HAS_BYTES, HAS_SETS, HAS_SOURCE_PORTS, HAS_V6_PREFIXES,
+    MALFORMED_PASSES, MAX_METERS, MAX_RULES, Meter, PolicyTables, RULE_BEFORE_BANS, RULE_COARSE, action,
 };
 
 use super::{
@@ -82,6 +82,9 @@ fn build(policy: &Policy, host: &HostFacts<'_>, report: &mut Report) -> Option<C
         let slot = meter_slots.all.get(&planned.id).copied().unwrap_or(0);
         *meter = encode(planned, claims, slot, policy);
         meters.push(describe(planned, meter));
+        if meter.rates[BYTES].multiplier != 0 {
+            tables.header.flags |= HAS_BYTES;
+        }
     }
     let rules = fill_rules(&mut tables, policy, host, &names, |name| {
         counters.all.get(name).map_or(0, |slot| *slot as u16)
