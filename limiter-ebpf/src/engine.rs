@@ -122,7 +122,7 @@ impl Engine for Kernel {
     #[inline(always)]
     fn ban_of_source(self, key: [u64; 2]) -> Option<Ban> {
         // SAFETY: a live map value. It may change while it is read: each of its fields is of some ban of late.
-        unsafe { maps::BANS.get(&key) }.copied()
+        unsafe { maps::BANS.get(key) }.copied()
     }
 
     #[inline(always)]

@@ -86,7 +86,7 @@ fn write(name: &str, text: &str) -> Result<()> {
 const INTRODUCTION: &str = "# Benchmarks
 
 Written by `cargo xtask bench`. A figure counts as a ratio or a difference inside one run, with minimum, **median** and
-maximum of nine rounds taken in turns; an absolute time belongs to its machine. What is asked for stands beside.
+maximum of rounds taken in turns (nine, or as many as the section says); an absolute time belongs to its machine. What is asked for stands beside.
 ";
 
 /// One line: processor, CPUs, kernel, date, commit.
