@@ -127,8 +127,8 @@ impl Answer {
     const ROOM: Self = Self(0);
     /// Beside the crowd bits: nothing was charged in packets.
     const ONLY_BYTES: u32 = 4;
-    /// There may be a bucket now: look again.
-    const CLAIMED: Self = Self(1 << 62);
+    /// There is no bucket to charge.
+    const ABSENT: Self = Self(1 << 62);
 
     #[inline(always)]
     fn charged(crowd: u32) -> Self {
@@ -146,7 +146,7 @@ impl Answer {
     }
 
     #[inline(always)]
-    fn is_refused(self) -> bool {
+    pub fn is_refused(self) -> bool {
         self.0 & Self::REFUSED != 0
     }
 
@@ -379,7 +379,10 @@ fn decide_in_place<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet,
     }
     let now = engine.now(rule.flags & RULE_COARSE != 0);
     let key = Key { meter: rule.meters[0], unit: PACKETS, tag: tag(engine, meter, packet) };
-    let answer = charge_unit(engine, tables, packet, now, key);
+    let mut answer = charge_unit(engine, tables, packet, now, key);
+    if answer == Answer::ABSENT {
+        answer = engine.claim(tables, packet, now, key);
+    }
     let limited = if answer.is_refused() { Limited::refused(answer, key.meter) } else { Limited(answer.0) };
     limited.ruling(index)
 }
@@ -552,15 +555,15 @@ fn charge<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: u64
     let meter = meter_at(tables, index);
     let tag = tag(engine, meter, packet);
     if meter.rates[BYTES].multiplier == 0 {
-        return engine.charge_unit(tables, packet, now, Key { meter: index, unit: PACKETS, tag });
+        return charge_or_claim(engine, tables, packet, now, Key { meter: index, unit: PACKETS, tag });
     }
     // Bytes first: a packet can be dearer than a burst of bytes, and then takes nothing.
-    let answer = engine.charge_unit(tables, packet, now, Key { meter: index, unit: BYTES, tag });
+    let answer = charge_or_claim(engine, tables, packet, now, Key { meter: index, unit: BYTES, tag });
     if answer.is_refused() || meter.rates[PACKETS].multiplier == 0 {
         return answer;
     }
     let mut crowd = answer.crowd();
-    let answer = engine.charge_unit(tables, packet, now, Key { meter: index, unit: PACKETS, tag });
+    let answer = charge_or_claim(engine, tables, packet, now, Key { meter: index, unit: PACKETS, tag });
     if answer.is_refused() {
         engine.give_back(tables, packet, index, crowd | Answer::ONLY_BYTES);
         return answer;
@@ -569,8 +572,23 @@ fn charge<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: u64
     Answer::charged(crowd)
 }
 
-/// Charges one unit of a bucket, which is claimed when there is none; where none may be claimed, a crowd
-/// cell. A pass is counted in the bucket's description, once for all its units.
+/// Charges one unit of a bucket, which is claimed when there is none; where none may be claimed, a crowd cell.
+///
+/// Two steps one behind the other, not one inside the other: the kernel's stack would be too short for that.
+#[inline(always)]
+fn charge_or_claim<E: Engine>(
+    engine: E,
+    tables: &PolicyTables,
+    packet: &Packet,
+    now: u64,
+    key: Key,
+) -> Answer {
+    let answer = engine.charge_unit(tables, packet, now, key);
+    if answer == Answer::ABSENT { engine.claim(tables, packet, now, key) } else { answer }
+}
+
+/// Charges one unit of a bucket, if there is one. A pass is counted in the bucket's description, once for all its
+/// units.
 #[inline(always)]
 pub fn charge_unit<E: Engine>(
     engine: E,
@@ -579,69 +597,81 @@ pub fn charge_unit<E: Engine>(
     now: u64,
     key: Key,
 ) -> Answer {
-    let over = Answer::refused(Refusal::Over, Place::NONE);
     let Key { meter: index, unit, tag } = key;
     let meter = meter_at(tables, index);
-    let rate = &meter.rates[unit & 1];
-    let Some(cost) = rate.cost(units(packet, unit)) else {
+    let Some(cost) = meter.rates[unit & 1].cost(units(packet, unit)) else {
         return Answer::refused(Refusal::Oversize, Place::NONE);
     };
     let set_index = hash::set_index(engine, tag);
-    let Some(set) = engine.set(set_index) else { return over };
-    let mut found = if may_live(engine, tag) { find(engine, set, tag, unit) } else { None };
-    let fresh = found.is_none();
-    if fresh {
-        let answer = engine.claim(tables, packet, now, key);
-        if answer != Answer::CLAIMED {
-            return answer;
-        }
-        found = find(engine, set, tag, unit);
+    let Some(set) = engine.set(set_index) else { return Answer::refused(Refusal::Over, Place::NONE) };
+    let found = if may_live(engine, tag) { find(engine, set, tag, unit) } else { None };
+    let Some(way) = found else { return Answer::ABSENT };
+    let charge = charge_way(engine, set, way, now, cost, meter, key);
+    if charge == Charge::Done && counts(meter, unit) {
+        set.add_passed(way, 1);
     }
-    // Claimed and lost again at once: so many others are at this set that the packet is dropped.
-    let Some(way) = found else { return over };
-    let place = Place::way(set_index, way);
-    match table::charge(
-        set.word(unit, way),
-        now,
-        cost,
-        rate,
-        || enlist(engine, tag),
-        || set.tag(way).load() == tag,
-    ) {
-        Charge::Done => {
-            // A fresh bucket's description counts its first packet: a write of its own would wait for that line.
-            if !(fresh && unit == PACKETS) && counts(meter, unit) {
-                set.add_passed(way, 1);
-            }
-            Answer::charged(0)
-        }
+    answer(charge, Place::way(set_index, way))
+}
+
+/// Charges the bucket in a way of the key's set.
+#[inline(always)]
+fn charge_way<E: Engine>(
+    engine: E,
+    set: E::Set,
+    way: usize,
+    now: u64,
+    cost: u64,
+    meter: &Meter,
+    key: Key,
+) -> Charge {
+    let Key { unit, tag, .. } = key;
+    let rate = &meter.rates[unit & 1];
+    let still_owned = || set.tag(way).load() == tag;
+    table::charge(set.word(unit, way), now, cost, rate, || enlist(engine, tag), still_owned)
+}
+
+#[inline(always)]
+fn answer(charge: Charge, place: Place) -> Answer {
+    match charge {
+        Charge::Done => Answer::charged(0),
         Charge::Refused(refusal) => Answer::refused(refusal, place),
-        Charge::Lost => over,
+        Charge::Lost => Answer::refused(Refusal::Over, Place::NONE),
     }
 }
 
-/// Claims a bucket, within the meter's claim budget; beyond it, charges the crowd cell and gives its answer.
+/// Claims a bucket, within the meter's claim budget, and charges it; beyond the budget, charges the crowd cell.
 #[inline(always)]
 pub fn claim<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: u64, key: Key) -> Answer {
-    let meter = meter_at(tables, key.meter);
+    let over = Answer::refused(Refusal::Over, Place::NONE);
+    let Key { meter: index, unit, tag } = key;
+    let meter = meter_at(tables, index);
     if !spend(engine, meter.slot as usize, &meter.claims) {
-        return charge_crowd(engine, meter, packet, now, key.unit);
+        return charge_crowd(engine, meter, packet, now, unit);
     }
-    let Some(set) = engine.set(hash::set_index(engine, key.tag)) else { return Answer::CLAIMED };
-    enlist(engine, key.tag);
+    let set_index = hash::set_index(engine, tag);
+    let Some(set) = engine.set(set_index) else { return over };
+    enlist(engine, tag);
     // A packet dearer than a burst gets no room, whatever the bucket says.
     let cost = |unit: usize| meter.rates[unit & 1].cost(units(packet, unit)).unwrap_or(0);
     let with_bytes = tables.header.flags & HAS_BYTES != 0;
-    let way = match table::claim(set, key.tag, now, meter, cost, with_bytes, |way| engine.blur(way)) {
-        Claim::Free(way) => way,
-        Claim::Evicted(way) => {
-            engine.evicted();
-            way
-        }
-        Claim::Taken | Claim::Lost => return Answer::CLAIMED,
-    };
-    set.describe(way, &description(meter, packet, u64::from(key.unit == PACKETS)));
-    Answer::CLAIMED
+    let claim = table::claim(set, tag, now, meter, cost, with_bytes, |way| engine.blur(way));
+    if let Claim::Evicted(_) = claim {
+        engine.evicted();
+    }
+    // A fresh bucket's description counts its first packet: a write of its own would wait for that line.
+    let mut counted = false;
+    if let Claim::Free(way) | Claim::Evicted(way) = claim {
+        counted = unit == PACKETS;
+        set.describe(way, &description(meter, packet, u64::from(counted)));
+    }
+    // By the rule everybody looks by: of twins claimed at the same time one is charged. Claimed and lost again at
+    // once: so many others are at this set that the packet is dropped.
+    let Some(way) = find(engine, set, tag, unit) else { return over };
+    let charge = charge_way(engine, set, way, now, cost(unit), meter, key);
+    if charge == Charge::Done && !counted && counts(meter, unit) {
+        set.add_passed(way, 1);
+    }
+    answer(charge, Place::way(set_index, way))
 }
 
 /// Whether a charge in `unit` is the one of a meter that counts a pass: once for all its units.

@@ -57,13 +57,9 @@ fn judge(context: *mut xdp_md) -> Option<bool> {
     let tag = hash::tag(hash::network(engine, high, low), meter.id);
     let set = engine.set(hash::set_index(engine, tag))?;
     let now = engine.now(false);
-    let find = || table::find(set, tag, PACKETS, |way| engine.blur(way));
-    let way = match find() {
-        Some(way) => way,
-        None => {
-            engine.claim(tables, &packet, now, Key { meter: 0, unit: PACKETS, tag });
-            find()?
-        }
+    let Some(way) = table::find(set, tag, PACKETS, |way| engine.blur(way)) else {
+        let key = Key { meter: 0, unit: PACKETS, tag };
+        return Some(!engine.claim(tables, &packet, now, key).is_refused());
     };
     let rate = &meter.rates[PACKETS];
     Some(
