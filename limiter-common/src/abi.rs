@@ -209,9 +209,11 @@ pub struct Control {
     pub confirm_until: u64,
     /// Until when packets that are to be dropped pass, in the same ticks; 0 = they are dropped.
     pub paused_until: u64,
+    /// Until when somebody watches what is dropped, in the same ticks; 0 = nobody does.
+    pub watched_until: u64,
     /// Which kinds of bans there are: [`BANS_OF_SOURCES`], [`BANS_OF_PREFIXES`].
     pub bans: u32,
-    pub reserved: [u32; 9],
+    pub reserved: [u32; 7],
 }
 
 /// [`Control::bans`]: there are bans of an IPv4 address or an IPv6 /64.
@@ -303,7 +305,9 @@ pub mod lone {
     pub const LINK: usize = MAX_METERS;
     /// Spared traffic: IGMP, DHCP replies.
     pub const SPARED: usize = MAX_METERS + 1;
-    pub const COUNT: usize = MAX_METERS + 2;
+    /// Events, see [`crate::event`].
+    pub const EVENTS: usize = MAX_METERS + 2;
+    pub const COUNT: usize = MAX_METERS + 3;
 }
 
 /// Packets and bytes, one CPU's share.

@@ -8,6 +8,7 @@
 pub mod abi;
 pub mod ban;
 pub mod bucket;
+pub mod event;
 pub mod filter;
 pub mod hash;
 pub mod judge;

@@ -131,6 +131,11 @@ impl Outcome {
         Self::WouldDropNewcomer,
     ];
 
+    /// The outcome of that number.
+    pub fn of(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|outcome| *outcome as u8 == number)
+    }
+
     pub const fn verdict(self) -> Verdict {
         match self as u8 {
             0..=7 => Verdict::Pass,

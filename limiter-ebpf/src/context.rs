@@ -1,12 +1,11 @@
 //! The only place that touches packet memory.
 
-use core::mem::MaybeUninit;
-
 use aya_ebpf::{
     bindings::xdp_md,
     helpers::generated::{bpf_xdp_get_buff_len, bpf_xdp_load_bytes},
 };
 use limiter_common::{
+    event::FRAME_BYTES,
     packet::Packet,
     parse::{self, Frame},
 };
@@ -45,18 +44,46 @@ impl<const MULTI_BUFFER: bool> XdpFrame<MULTI_BUFFER> {
         if at + bytes <= end { Some(at) } else { None }
     }
 
-    /// The same bytes wherever they are.
+    /// Whether the whole frame holds `bytes` bytes at `offset`, wherever they are.
     #[inline(always)]
-    fn far<T: Copy>(self, offset: u32) -> Option<T> {
-        if offset > FURTHEST {
-            return None;
+    fn holds(self, offset: u32, bytes: u32) -> bool {
+        offset <= FURTHEST && offset + bytes <= self.length()
+    }
+}
+
+impl<const MULTI_BUFFER: bool> XdpFrame<MULTI_BUFFER> {
+    /// The index of the interface it came in by.
+    #[inline(always)]
+    pub fn interface(self) -> u32 {
+        // SAFETY: the context is the kernel's.
+        unsafe { core::ptr::read_volatile(&raw const (*self.0).ingress_ifindex) }
+    }
+
+    /// Copies the frame's first bytes to `to`, which has room for `FRAME_BYTES`, and tells how many. Without
+    /// `MULTI_BUFFER` an even number.
+    ///
+    /// # Safety
+    /// `to` is writable for so many bytes, and aligned to 2.
+    #[inline(always)]
+    pub unsafe fn copy_start(self, to: *mut u8) -> u8 {
+        if MULTI_BUFFER {
+            let length = verifier::opaque(u64::from(self.length())) as u32;
+            let length = if length < FRAME_BYTES as u32 { length } else { FRAME_BYTES as u32 };
+            if length == 0 {
+                return 0;
+            }
+            // SAFETY: no more than there is room for.
+            let failed = unsafe { bpf_xdp_load_bytes(self.0, 0, to.cast(), length) };
+            return if failed == 0 { length as u8 } else { 0 };
         }
-        let mut value = MaybeUninit::<T>::uninit();
-        // SAFETY: the buffer is ours and as long as said.
-        let failed =
-            unsafe { bpf_xdp_load_bytes(self.0, offset, value.as_mut_ptr().cast(), size_of::<T>() as u32) };
-        // SAFETY: filled by the helper, which says so by returning 0; any bytes are a number.
-        if failed == 0 { Some(unsafe { value.assume_init() }) } else { None }
+        let mut copied = 0;
+        while copied < FRAME_BYTES {
+            let Some(at) = self.within(copied as u32, 2) else { break };
+            // SAFETY: below the room there is.
+            unsafe { to.add(copied).cast::<u16>().write(packet_memory::half(at)) };
+            copied += 2;
+        }
+        copied as u8
     }
 }
 
@@ -118,22 +145,30 @@ impl<const MULTI_BUFFER: bool> Frame for XdpFrame<MULTI_BUFFER> {
         if let Some(at) = self.within(offset, 2) {
             return Some(u16::from_be(packet_memory::half(at)));
         }
-        if MULTI_BUFFER { self.far::<u16>(offset).map(u16::from_be) } else { None }
+        if MULTI_BUFFER && self.holds(offset, 2) {
+            return Some(u16::from_be(limiter_far(self.0, offset, 2) as u16));
+        }
+        None
     }
 
     #[inline(always)]
     fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
-        let mut words = if let Some(at) = self.within(offset, 4 * N) {
-            let mut words = [0; N];
+        let mut words = [0; N];
+        if let Some(at) = self.within(offset, 4 * N) {
             for (index, word) in words.iter_mut().enumerate() {
                 *word = packet_memory::word(at, index);
             }
-            words
-        } else if MULTI_BUFFER {
-            self.far::<[u32; N]>(offset)?
+        } else if MULTI_BUFFER && self.holds(offset, 4 * N as u32) {
+            for (index, pair) in words.chunks_mut(2).enumerate() {
+                let bytes = 4 * pair.len() as u32;
+                let loaded = limiter_far(self.0, offset + 8 * index as u32, bytes);
+                for (index, word) in pair.iter_mut().enumerate() {
+                    *word = (loaded >> (32 * index)) as u32;
+                }
+            }
         } else {
             return None;
-        };
+        }
         for word in &mut words {
             *word = u32::from_be(*word);
         }
@@ -155,6 +190,24 @@ impl<const MULTI_BUFFER: bool> Frame for XdpFrame<MULTI_BUFFER> {
             limiter_parse_v6(self.0, start, packet);
         }
     }
+}
+
+/// Two, four or eight bytes behind the first buffer, whose frame holds them. A function of its own, with its own place
+/// on the stack: judgement's frames fill what there is.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn limiter_far(context: *mut xdp_md, offset: u32, bytes: u32) -> u64 {
+    let mut value = 0u64;
+    let bytes = if bytes > 4 {
+        8
+    } else if bytes > 2 {
+        4
+    } else {
+        2
+    };
+    // SAFETY: the buffer is ours and as long as said.
+    unsafe { bpf_xdp_load_bytes(context, offset, (&raw mut value).cast(), bytes) };
+    value
 }
 
 // Global functions, see `steps`: without, the verifier follows the judgement behind every chain of extension headers.

@@ -3,6 +3,7 @@
 use aya_ebpf::bindings::xdp_md;
 use limiter_common::{
     abi::{FAMILIES, MAX_RULES, POLICY_SLOTS, PolicyTables},
+    event,
     judge::{self, Place, Ruling},
     packet::Packet,
     parse,
@@ -12,7 +13,7 @@ use limiter_common::{
 use crate::{
     context::XdpFrame,
     engine::{Kernel, coarse_now},
-    maps,
+    events, maps,
     verifier::opaque,
 };
 
@@ -38,6 +39,9 @@ pub fn guard<const MULTI_BUFFER: bool>(context: *mut xdp_md) -> Option<Ruling> {
     let counted = count(tables, &packet, ruling.rule, ruling.outcome);
     if ruling.refused_by != Place::NONE && counted.is_multiple_of(SAMPLE) {
         judge::sample_drop(engine, tables, &packet, &ruling, SAMPLE);
+    }
+    if event::is_told(&ruling) && is_watched() {
+        events::tell::<MULTI_BUFFER>(context, tables, &packet, &ruling);
     }
     Some(ruling)
 }
@@ -69,6 +73,15 @@ pub fn is_paused() -> bool {
     let Some(control) = maps::CONTROL.get_ptr(0) else { return false };
     // SAFETY: a live map value.
     let until = unsafe { core::ptr::read_volatile(&raw const (*control).paused_until) };
+    until != 0 && coarse_now() < until
+}
+
+/// Whether somebody watches what is dropped. Ends by itself when the daemon does not say so again.
+#[inline(always)]
+fn is_watched() -> bool {
+    let Some(control) = maps::CONTROL.get_ptr(0) else { return false };
+    // SAFETY: a live map value.
+    let until = unsafe { core::ptr::read_volatile(&raw const (*control).watched_until) };
     until != 0 && coarse_now() < until
 }
 

@@ -16,6 +16,8 @@ pub mod context;
 #[cfg(target_arch = "bpf")]
 pub mod engine;
 #[cfg(target_arch = "bpf")]
+pub mod events;
+#[cfg(target_arch = "bpf")]
 pub mod guard;
 #[cfg(target_arch = "bpf")]
 pub mod maps;

@@ -3,12 +3,15 @@
 
 use aya_ebpf::{
     bindings::{BPF_F_INNER_MAP, BPF_F_MMAPABLE},
-    btf_maps::{Array, ArrayOfMaps, HashMap, LpmTrie, PerCpuArray, lpm_trie::Key},
+    btf_maps::{Array, ArrayOfMaps, HashMap, LpmTrie, PerCpuArray, RingBuf, lpm_trie::Key},
     macros::btf_map,
 };
-use limiter_common::abi::{
-    Ban, BucketSet, Control, CrowdCell, FilterLine, LoneWord, MAX_RULES, POLICY_SLOTS, PolicyTables, Row,
-    RuleCounters, lone,
+use limiter_common::{
+    abi::{
+        Ban, BucketSet, Control, CrowdCell, FilterLine, LoneWord, MAX_RULES, POLICY_SLOTS, PolicyTables, Row,
+        RuleCounters, lone,
+    },
+    event::SHARES,
 };
 
 const MAPPED: usize = BPF_F_MMAPABLE as usize;
@@ -59,3 +62,16 @@ pub static COUNTERS: PerCpuArray<RuleCounters, MAX_RULES> = PerCpuArray::new();
 /// Live buckets evicted.
 #[btf_map]
 pub static PRESSURE: PerCpuArray<u64, 1> = PerCpuArray::new();
+
+/// Drops, for whoever watches: [`limiter_common::event::Event`]s, room for two seconds and a half of their budget. (To
+/// libbpf a ring has no type.)
+#[btf_map]
+pub static EVENTS: RingBuf<(), { 1 << 20 }> = RingBuf::new();
+
+/// The share of each row of the counters in them, see [`limiter_common::event`].
+#[btf_map]
+pub static EVENT_SHARES: Array<u64, SHARES, MAPPED> = Array::new();
+
+/// Drops that were watched and not told of.
+#[btf_map]
+pub static EVENTS_LOST: PerCpuArray<u64, 1> = PerCpuArray::new();

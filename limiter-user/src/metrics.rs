@@ -46,6 +46,7 @@ struct Snapshot {
     /// Whether it is guarded, and how, by name.
     interfaces: BTreeMap<String, Option<Mode>>,
     table: Option<TableUse>,
+    events_lost: Option<u64>,
     paused: bool,
     overrides: u64,
     /// Buckets checked, and found to have admitted too much.
@@ -89,6 +90,7 @@ impl Snapshot {
             counters: counters(core)?,
             interfaces,
             table: core.datapath.as_ref().map(|datapath| datapath.table()).transpose()?,
+            events_lost: core.datapath.as_ref().map(|datapath| datapath.events_lost()).transpose()?,
             pending: core.pending().is_some(),
             paused: core.paused().is_some(),
             bans: core.datapath.is_some().then(|| {
@@ -183,6 +185,11 @@ impl Snapshot {
             "limiter_table_pressure",
             "Buckets evicted while they were not full",
             [(vec![], table.pressure)].into_iter(),
+        )?;
+        page.counters(
+            "limiter_events_lost",
+            "Watched packets that were not told of, because the budget or the ring was full",
+            self.events_lost.map(|lost| (vec![], lost)).into_iter(),
         )
     }
 

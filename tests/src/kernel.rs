@@ -116,6 +116,7 @@ pub struct Runner(Arc<Probe>);
 
 struct Probe {
     ebpf: Ebpf,
+    judgement: &'static str,
     /// See [`Runner::load`].
     _idle: Namespace,
 }
@@ -125,19 +126,19 @@ impl Runner {
     ///
     /// A test run of several repeats enters its program into the kernel's XDP dispatcher and takes it out again,
     /// and waits tens of milliseconds for each (Linux 5.6). A program that is attached is there already.
-    fn load(options: &Options) -> Self {
+    fn load(options: &Options, judgement: &'static str) -> Self {
         let idle = Namespace::empty();
-        let mut ebpf = load_probe(options, JUDGEMENT);
+        let mut ebpf = load_probe(options, judgement);
         idle.run(|| {
-            let program = ebpf.program_mut(JUDGEMENT).expect("it was just loaded");
+            let program = ebpf.program_mut(judgement).expect("it was just loaded");
             let program: &mut Xdp = program.try_into().expect("an XDP program");
             program.attach("lo", XdpMode::Skb).expect("the loopback interface takes the probe");
         });
-        Self(Arc::new(Probe { ebpf, _idle: idle }))
+        Self(Arc::new(Probe { ebpf, judgement, _idle: idle }))
     }
 
     fn test_run(&self, frame: &[u8], repeat: u32) -> u32 {
-        test_run(&self.0.ebpf, JUDGEMENT, frame, repeat)
+        test_run(&self.0.ebpf, self.0.judgement, frame, repeat)
     }
 
     /// What was decided of the frame.
@@ -153,6 +154,7 @@ impl Runner {
 
 /// The probe's program that says what was decided.
 const JUDGEMENT: &str = "explain";
+const LINEAR_JUDGEMENT: &str = "explain_linear";
 
 /// The probe with one of its programs loaded.
 fn load_probe(options: &Options, program: &str) -> Ebpf {
@@ -216,7 +218,7 @@ impl Guard {
         let mut kernel = Kernel::open(&options).expect("the program loads");
         let compiled = compile(policy, kernel.facts(), &Slots::default(), 1);
         kernel.publish(image(&compiled), b"", None).expect("the policy is published");
-        let runner = Runner::load(&options);
+        let runner = Runner::load(&options, JUDGEMENT);
         Self { kernel, runner, compiled, generation: 1, options, pin }
     }
 
@@ -285,6 +287,11 @@ impl Guard {
         self.runner.clone()
     }
 
+    /// Runs frames through the judgement of kernels without multi-buffer XDP.
+    pub fn linear_runner(&self) -> Runner {
+        Runner::load(&self.options, LINEAR_JUDGEMENT)
+    }
+
     /// Loads the judgement that races.
     pub fn racy_runner(&self) -> RacyRunner {
         RacyRunner(load_probe(&self.options, RacyRunner::PROGRAM))
@@ -310,6 +317,11 @@ impl Guard {
     /// Name of a rule by its index in the tables.
     pub fn rule_name(&self, index: u16) -> &str {
         &self.compiled.rules[usize::from(index)].name
+    }
+
+    /// Counter slot of a rule, `""` being none.
+    pub fn counter_of(&self, rule: &str) -> u16 {
+        if rule.is_empty() { 0 } else { self.compiled.slots.rules[rule] }
     }
 
     /// Packets and bytes of a rule with one outcome, all families and CPUs together.

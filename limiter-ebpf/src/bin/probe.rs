@@ -14,7 +14,7 @@ mod program {
         macros::{btf_map, xdp},
         programs::XdpContext,
     };
-    use limiter_common::verdict::Verdict;
+    use limiter_common::{judge::Ruling, verdict::Verdict};
     use limiter_ebpf::{guard::guard, racy};
 
     /// `[0]`: bits of the source that the `random…` programs and `generate` draw anew for every packet;
@@ -25,7 +25,18 @@ mod program {
     /// Returns `rule << 16 | observing rule << 8 | outcome`; the observing rule is cut to 8 bits.
     #[xdp(frags)]
     pub fn explain(context: XdpContext) -> u32 {
-        match guard::<true>(context.ctx) {
+        said(guard::<true>(context.ctx))
+    }
+
+    /// The same for kernels without multi-buffer XDP.
+    #[xdp]
+    pub fn explain_linear(context: XdpContext) -> u32 {
+        said(guard::<false>(context.ctx))
+    }
+
+    #[inline(always)]
+    fn said(ruling: Option<Ruling>) -> u32 {
+        match ruling {
             Some(ruling) => {
                 u32::from(ruling.rule) << 16
                     | (u32::from(ruling.observing) & 0xff) << 8

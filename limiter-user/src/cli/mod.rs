@@ -23,6 +23,7 @@ mod shell;
 mod stats;
 mod status;
 mod top;
+mod watch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -145,6 +146,8 @@ enum Verb {
     },
     /// List the worst sources
     Top(top::TopArguments),
+    /// Show what is dropped, as it is dropped: a sample
+    Watch(watch::WatchArguments),
     /// Look for what keeps this host from being guarded well; exits 1 when something does
     Doctor(doctor::DoctorArguments),
     /// Refuse everything from a source, for a time
@@ -228,6 +231,7 @@ async fn run(verb: Verb, client: Client, format: Format) -> Result<ExitCode, Pro
         Verb::Status => status::run(&client, format).await,
         Verb::Stats { rule, watch } => stats::run(&client, rule.as_deref(), watch, format).await,
         Verb::Top(arguments) => top::run(&client, arguments, format).await,
+        Verb::Watch(arguments) => watch::run(&client, arguments, format).await,
         Verb::Doctor(arguments) => doctor::run(&client, arguments, format).await,
         Verb::Ban(arguments) => ban::run(&client, arguments, format).await,
         Verb::Unban { source } => ban::unban(&client, &source, format).await,

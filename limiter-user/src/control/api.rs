@@ -2,6 +2,8 @@
 //!
 //! Times are RFC 3339, durations end in `_s`, addresses are canonical.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::cli::session::Session;
@@ -299,6 +301,58 @@ pub struct Source {
     pub penalised_until: Option<String>,
     /// Buckets merged here.
     pub buckets: usize,
+}
+
+/// A message `drop` of `GET /v1/events`: one packet that was dropped, or that an observing rule would have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// To the nanosecond.
+    pub time: String,
+    /// The interface it came in by.
+    pub interface: String,
+    /// `ipv4`, `ipv6` or `other`.
+    pub family: String,
+    /// As it was judged: IPv4 also when it came carried in IPv6. `null` for what is not IP.
+    pub source: Option<IpAddr>,
+    /// `tcp`, `tcp-syn`, `udp`, `sctp`, `icmp`, `icmpv6`, `fragment` or `other`.
+    pub protocol: String,
+    pub source_port: Option<u16>,
+    pub destination_port: Option<u16>,
+    pub icmp_type: Option<u16>,
+    /// Bytes from the L3 header to the end of the frame.
+    pub length: u32,
+    /// The rule that dropped it, or would have; empty for none.
+    pub rule: String,
+    /// `drop` or `would-drop`.
+    pub verdict: String,
+    pub reason: String,
+    /// Of a packet that was dropped: the observing rule that would have dropped it before.
+    pub observed: Option<Observed>,
+    /// The packet itself, where it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frame: Option<Frame>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Observed {
+    pub rule: String,
+    pub reason: String,
+}
+
+/// The beginning of a frame, from its first Ethernet byte.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frame {
+    /// Bytes of the whole frame.
+    pub length: u32,
+    /// Its first bytes, at most 128, in base64.
+    pub bytes: String,
+}
+
+/// A message `lost` of `GET /v1/events`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lost {
+    /// Drops that were not told of since the last such message, whatever was asked for.
+    pub lost: u64,
 }
 
 /// `GET /v1/history`, newest first.

@@ -8,6 +8,7 @@ use std::future::Future;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ const CONNECTIONS_OF_ONE: usize = 16;
 
 /// A request's head has to come within this.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
-/// A connection ends after this, whatever it does.
+/// A connection ends after this, unless its answer is [`Endless`].
 const CONNECTION_DEADLINE: Duration = Duration::from_secs(180);
 
 /// A bound socket, its file removed when this is dropped.
@@ -113,17 +114,37 @@ fn answer(stream: UnixStream, router: &Router, connections: &Arc<Connections>) {
         tracing::warn!(uid = peer.uid, pid = peer.pid, "too many control connections, closed");
         return;
     };
-    let service = TowerToHyperService::new(router.clone().layer(Extension(peer)));
+    let endless = Endless::default();
+    let router = router.clone().layer(Extension(peer)).layer(Extension(endless.clone()));
+    let service = TowerToHyperService::new(router);
     tokio::spawn(async move {
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_DEADLINE)
             .keep_alive(false)
             .serve_connection(TokioIo::new(stream), service);
+        let mut connection = std::pin::pin!(connection);
         // A client that goes away or sends nonsense is its own affair.
-        let _ = tokio::time::timeout(CONNECTION_DEADLINE, connection).await;
+        let ended = tokio::time::timeout(CONNECTION_DEADLINE, &mut connection).await;
+        if ended.is_err() && endless.is_set() {
+            let _ = connection.await;
+        }
         drop(place);
     });
+}
+
+/// Whether a connection's answer has no end, and so no deadline. Whoever sets it limits how many there are.
+#[derive(Clone, Default)]
+pub(super) struct Endless(Arc<AtomicBool>);
+
+impl Endless {
+    pub(super) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// Who is connected how often.

@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod client;
+mod event_routes;
 mod listen;
 mod operator_routes;
 mod peer;

@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use super::Peer;
 use super::api::{AttachRequest, BanRequest, Failure, MAX_BUNDLE_BYTES};
 use super::listen::{Socket, group_id, listen};
-use super::{operator_routes, request_routes};
+use super::{event_routes, operator_routes, request_routes};
 use crate::cli::session;
 use crate::daemon::{By, Daemon, Kind, LONGEST_CONFIRM, Query, Refusal, Sort, Wish};
 use crate::policy::{Bundle, duration_seconds};
@@ -38,6 +38,7 @@ pub(super) struct Api {
     uploads: Arc<[Semaphore; 2]>,
     /// One scan of the table at a time.
     scans: Arc<Semaphore>,
+    pub(super) watchers: event_routes::Watchers,
 }
 
 /// Answers until `stop` resolves.
@@ -52,6 +53,7 @@ pub async fn serve(socket: Socket, daemon: Arc<Daemon>, stop: impl Future<Output
         admin_group,
         uploads: Arc::new([Semaphore::new(1), Semaphore::new(1)]),
         scans: Arc::new(Semaphore::new(1)),
+        watchers: event_routes::Watchers::default(),
     };
     listen(socket, routes(api), stop).await;
 }
@@ -70,7 +72,8 @@ fn routes(api: Api) -> Router {
         .route("/reload", post(reload))
         .route("/interfaces/{name}", put(attach).delete(detach))
         .merge(request_routes::routes())
-        .merge(operator_routes::routes());
+        .merge(operator_routes::routes())
+        .merge(event_routes::routes());
     Router::new()
         .nest("/v1", v1)
         .fallback(|uri: Uri| async move {
@@ -140,6 +143,10 @@ impl Api {
                 "this is a defect of limiterd; its log says more",
             )),
         }
+    }
+
+    pub(super) fn may_change(&self, peer: &Peer) -> bool {
+        peer.may_change(self.admin_group)
     }
 
     /// Refuses whoever may not change things, and logs whoever may.
@@ -385,7 +392,7 @@ pub(super) async fn read_body(body: Body, limit: usize, deadline: Duration) -> R
 }
 
 /// The query's parameters; a name that is not known is refused, since a mistyped `dry-run` would apply.
-fn parameters(uri: &Uri, known: &[&str]) -> Result<Vec<(String, String)>, No> {
+pub(super) fn parameters(uri: &Uri, known: &[&str]) -> Result<Vec<(String, String)>, No> {
     let query = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri).map_err(|error| {
         No::new(StatusCode::BAD_REQUEST, format!("the query is not understood: {error}"), "")
     })?;

@@ -26,6 +26,7 @@ pub mod settings;
 mod sources;
 mod state;
 mod view;
+mod watching;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,6 +42,7 @@ pub use run::run;
 pub use settings::Settings;
 pub use sources::{By, MOST, Query, Sort, show_network};
 pub use view::{FAMILY_NAMES, NamedCounter};
+pub use watching::{Filter, Told};
 
 use self::core::Origin;
 use crate::cli::session::Session;
@@ -80,6 +82,7 @@ pub struct Daemon {
     adjusting: Mutex<Vec<adjust::Waiting>>,
     /// When buckets were last audited.
     audited: Mutex<Instant>,
+    watching: watching::Watching,
     /// When to try again to end what has come to its end.
     retry: Mutex<Option<Instant>>,
 }
@@ -99,6 +102,7 @@ impl Daemon {
             started: Instant::now(),
             adjusting: Mutex::new(Vec::new()),
             audited: Mutex::new(Instant::now()),
+            watching: watching::Watching::default(),
             retry: Mutex::new(None),
         }))
     }

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use limiter_common::abi::Meter;
 
 use super::core::Core;
-use super::refusal::{Kind, Refusal};
+use super::refusal::Refusal;
 use crate::control::api::{Source, Sources};
 use crate::datapath::Bucket;
 use crate::policy::MeterInfo;
@@ -66,11 +66,8 @@ impl Core {
         let (Some(datapath), Some(reading)) = (&self.datapath, self.reading()) else {
             return Ok(Sources { sources: Vec::new() });
         };
-        if let Some(rule) = &query.rule
-            && !reading.policy.rules.iter().any(|known| known.name == *rule)
-        {
-            let hint = "`limiterctl get-policy --effective` lists the rules";
-            return Err(Refusal::new(Kind::NotFound, format!("no rule is named `{rule}`"), hint));
+        if let Some(rule) = &query.rule {
+            self.require_rule(rule)?;
         }
         let meters = Meters::new(reading.meters.values().filter(|(info, _)| match &query.rule {
             Some(rule) => info.rules.contains(rule),

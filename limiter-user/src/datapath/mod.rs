@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
 use limiter_common::abi::{BYTES, Ban, Counter, Description, FAMILIES, Meter, PACKETS, PolicyTables, Row};
+use limiter_common::event::Event;
 use limiter_common::verdict::OUTCOMES;
 use serde::{Deserialize, Serialize};
 
@@ -215,6 +216,15 @@ pub trait Datapath: Send {
 
     /// The time left of a pause.
     fn paused(&self) -> Option<Duration>;
+
+    /// For so long the program tells of what it drops, as far as its budget goes; zero = no longer.
+    fn watch(&mut self, time: Duration);
+
+    /// Takes what was told of since the last call, oldest first.
+    fn events(&mut self, visit: &mut dyn FnMut(&Event));
+
+    /// Packets that should have been told of and were not, because the budget or the ring was full. Never goes back.
+    fn events_lost(&self) -> Result<u64, Error>;
 
     /// Guards an interface. One that is guarded already in that mode (or any, for `Auto`) is left as it is.
     /// `replace` takes the place of a foreign program.

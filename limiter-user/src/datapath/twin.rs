@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
 use limiter_common::abi::{Ban, Header};
+use limiter_common::event::Event;
 
 use super::{Bucket, Datapath, Error, Facts, Image, Interface, Mode, Refill, RuleTotals, TableUse};
 
@@ -27,6 +28,11 @@ pub struct State {
     pub waiting: Option<(u64, Option<Header>, Option<Vec<u8>>)>,
     /// Until when nothing is dropped.
     pub paused_until: u64,
+    /// Until when events are wanted.
+    pub watched_until: u64,
+    /// Events that nobody has taken.
+    pub events: Vec<Event>,
+    pub events_lost: u64,
     /// Interfaces the host has, by name, with their index.
     pub present: BTreeMap<String, u32>,
     /// Interfaces with somebody else's program: its id.
@@ -55,6 +61,9 @@ impl Default for State {
             published: 0,
             waiting: None,
             paused_until: 0,
+            watched_until: 0,
+            events: Vec::new(),
+            events_lost: 0,
             present: BTreeMap::new(),
             foreign: BTreeMap::new(),
             large_mtu: BTreeMap::new(),
@@ -166,6 +175,20 @@ impl Datapath for Twin {
         let state = self.state();
         let left = state.paused_until.saturating_sub(state.now);
         (left > 0).then(|| Duration::from_nanos(left / 64))
+    }
+
+    fn watch(&mut self, time: Duration) {
+        let mut state = self.state();
+        state.watched_until = if time.is_zero() { 0 } else { state.now + ticks(time) };
+    }
+
+    fn events(&mut self, visit: &mut dyn FnMut(&Event)) {
+        let events = std::mem::take(&mut self.state().events);
+        events.iter().for_each(visit);
+    }
+
+    fn events_lost(&self) -> Result<u64, Error> {
+        Ok(self.state().events_lost)
     }
 
     fn attach(&mut self, interface: &str, mode: Mode, replace: bool) -> Result<Interface, Error> {

@@ -101,6 +101,13 @@ impl Selector {
         }
     }
 
+    /// Drops are told of until then; 0 = no longer.
+    pub fn watch(&self, until: u64) {
+        // SAFETY: as above.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.0.get(0)).watched_until) }
+            .store(until, Ordering::SeqCst);
+    }
+
     /// Drops nothing until then; 0 = drops again.
     pub fn pause(&self, until: u64) {
         self.paused_until().store(until, Ordering::SeqCst);

@@ -24,7 +24,7 @@ pub static PROBE: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_PROBE"));
 static CLOCK: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_CLOCK"));
 
 /// Maps of the object, which are pinned under their names in lower case.
-const MAPS: [&str; 11] = [
+const MAPS: [&str; 14] = [
     "POLICIES",
     "PREFIXES",
     "CONTROL",
@@ -36,6 +36,9 @@ const MAPS: [&str; 11] = [
     "BAN_PREFIXES",
     "COUNTERS",
     "PRESSURE",
+    "EVENTS",
+    "EVENT_SHARES",
+    "EVENTS_LOST",
 ];
 
 const GEOMETRY: &str = "geometry";

@@ -5,6 +5,7 @@
 
 mod bans;
 mod control;
+mod events;
 mod filter;
 mod links;
 mod load;
@@ -21,13 +22,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use aya::Ebpf;
-use aya::maps::{ArrayOfMaps, MapData, PerCpuArray, PerCpuValues};
+use aya::maps::{ArrayOfMaps, MapData, PerCpuArray, PerCpuValues, RingBuf};
 use aya::programs::Xdp;
 use ipnet::IpNet;
 use limiter_common::abi::{
     BYTES, Ban, BucketSet, CROWD_CELLS, Counter, CrowdCell, FAMILIES, FilterLine, Geometry, Header, LoneWord,
     MAX_RULES, PACKETS, POLICY_SLOTS, PolicyTables, ROW_BYTES, Row, RuleCounters, WAYS, lone,
 };
+use limiter_common::event::Event;
 use limiter_common::filter::lines as filter_lines;
 use limiter_common::verdict::OUTCOMES;
 use limiter_common::{bucket, hash};
@@ -57,6 +59,7 @@ pub struct Kernel {
     budgets: Mapped<LoneWord>,
     /// The prefix images by slot, held so that they can be pinned again.
     images: [Option<MapData>; POLICY_SLOTS],
+    ring: RingBuf<MapData>,
 }
 
 impl Kernel {
@@ -78,6 +81,7 @@ impl Kernel {
             crowd: mapped(&ebpf, "CROWD", (limiter_common::abi::MAX_METERS * CROWD_CELLS) as u32)?,
             budgets: mapped(&ebpf, "BUDGETS", lone::COUNT as u32)?,
             images: adopt_images(&options.pin)?,
+            ring: events::ring(&options.pin)?,
             ebpf,
         };
         // Only a published policy is judged by; a guard without one cannot have been left behind.
@@ -319,6 +323,19 @@ impl Datapath for Kernel {
         self.selector.paused(self.now()).map(to_duration)
     }
 
+    fn watch(&mut self, time: Duration) {
+        let until = if time.is_zero() { 0 } else { self.now().saturating_add(to_ticks(time)) };
+        self.selector.watch(until);
+    }
+
+    fn events(&mut self, visit: &mut dyn FnMut(&Event)) {
+        events::take(&mut self.ring, visit);
+    }
+
+    fn events_lost(&self) -> Result<u64, Error> {
+        self.sum("EVENTS_LOST")
+    }
+
     fn attach(&mut self, interface: &str, mode: Mode, replace: bool) -> Result<Interface, Error> {
         let index = links::index_of(interface)?;
         self.drop_defunct();
@@ -381,8 +398,7 @@ impl Datapath for Kernel {
     }
 
     fn table(&self) -> Result<TableUse, Error> {
-        let pressure = PerCpuArray::<_, u64>::try_from(self.map("PRESSURE")?).map_err(refused)?;
-        let pressure = pressure.get(&0, 0).map_err(refused)?.iter().sum();
+        let pressure = self.sum("PRESSURE")?;
         let mut used = 0;
         self.each_live(|_, _, _| used += 1);
         Ok(TableUse { entries: (self.buckets.len() * WAYS) as u64, used, pressure })
@@ -424,6 +440,12 @@ impl Datapath for Kernel {
 }
 
 impl Kernel {
+    /// The one counter of a map, over all CPUs.
+    fn sum(&self, map: &str) -> Result<u64, Error> {
+        let counter = PerCpuArray::<_, u64>::try_from(self.map(map)?).map_err(refused)?;
+        Ok(counter.get(&0, 0).map_err(refused)?.iter().sum())
+    }
+
     fn tag(&self, set: usize, way: usize) -> u64 {
         self.buckets.word(set, way).load(Ordering::Relaxed)
     }
