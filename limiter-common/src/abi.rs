@@ -22,6 +22,18 @@ pub const MAX_METERS_PER_RULE: usize = 8;
 /// Set classes and service classes, each: one byte names one.
 pub const MAX_CLASSES: usize = 256;
 
+/// Interfaces the rules of a policy may name.
+pub const MAX_INTERFACES: usize = 8;
+
+/// Bytes of an interface's name with the zero behind it: IFNAMSIZ of `linux/if.h`.
+pub const INTERFACE_NAME: usize = 16;
+
+/// Stretches of destination addresses that the rules of a policy tell apart.
+pub const MAX_DESTINATIONS: usize = 256;
+
+/// Place classes, see [`crate::place`].
+pub const MAX_PLACES: usize = 128;
+
 /// Prefixes that carry IPv4 sources inside IPv6, `::ffff:0:0/96` included.
 pub const MAX_EMBEDDED: usize = 8;
 
@@ -143,6 +155,12 @@ pub const MALFORMED_PASSES: u32 = 4;
 pub const HAS_BYTES: u32 = 16;
 /// [`Header::flags`]: sets hold IPv6 prefixes.
 pub const HAS_V6_PREFIXES: u32 = 8;
+/// [`Header::flags`]: rules name interfaces.
+pub const HAS_INTERFACES: u32 = 256;
+/// [`Header::flags`]: rules name destination addresses.
+pub const HAS_DESTINATIONS: u32 = 512;
+/// [`Header::flags`]: rules name either, so where a packet came in and went to must be known.
+pub const HAS_PLACES: u32 = HAS_INTERFACES | HAS_DESTINATIONS;
 
 /// Numbers of one policy.
 #[repr(C)]
@@ -166,6 +184,25 @@ pub struct Header {
     pub embedded: [Embedded; MAX_EMBEDDED],
 }
 
+/// Where packets come in and go to, as far as rules ask, see [`crate::place`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Places {
+    /// First address of each stretch of destinations, upper and lower 64 bits, sorted; the first is `::`. Unused ones
+    /// are the highest address.
+    pub destinations: [[u64; 2]; MAX_DESTINATIONS],
+    /// Index on this host of the interface with each name, 0 where there is none. Kept true while in force.
+    pub interfaces: [u32; MAX_INTERFACES],
+    /// Names of interfaces, zeros behind each; the first unused one is empty. The program does not read them.
+    pub interface_names: [[u8; INTERFACE_NAME]; MAX_INTERFACES],
+    /// Destination class of each stretch; behind the last one, its class.
+    pub destination_classes: [u8; MAX_DESTINATIONS],
+    /// `[interface class][destination class]` → place class.
+    pub classes: [[u8; MAX_CLASSES]; 2 * MAX_INTERFACES],
+    /// `[place class][service class]` → service class of the cells. Used with [`HAS_PLACES`].
+    pub services: [[u8; MAX_CLASSES]; MAX_PLACES],
+}
+
 /// One whole policy but for its prefixes: a single map value, read through one pointer.
 #[repr(C)]
 #[derive(Clone, Debug)]
@@ -177,9 +214,6 @@ pub struct PolicyTables {
     pub kind_services: [u8; 8],
     /// Service class by ICMP type: `icmp`, then `icmpv6`.
     pub type_services: [[u8; 256]; 2],
-    /// For spared packets (IGMP, DHCP reply, DHCPv6 reply): the first rule with `from` and a verdict, by
-    /// set class; 0 = none.
-    pub spared: [[u16; 3]; MAX_CLASSES],
     /// Service class by destination port: `tcp` without a fresh SYN, `tcp` with one, `udp`, `sctp`.
     pub services: [[u8; 65536]; PORT_TABLES],
     /// Source class by source port, in the same order. Used with [`HAS_SOURCE_PORTS`].
@@ -190,6 +224,10 @@ pub struct PolicyTables {
     pub cells: [[Cell; MAX_CLASSES]; MAX_CLASSES],
     /// IPv4 set classes by the upper 16 bits of the address, see [`crate::prefix`].
     pub v4_index: [u64; 65536],
+    pub places: Places,
+    /// For spared packets (IGMP, DHCP reply, DHCPv6 reply): the first rule with `from` and a verdict, by place class
+    /// and set class; 0 = none.
+    pub spared: [[[u16; 3]; MAX_CLASSES]; MAX_PLACES],
 }
 
 /// One row of the prefix image.

@@ -3,16 +3,16 @@
 //! ```text
 //! not IP ─► pass      malformed ─► [default] malformed      link survival ─► pass, within its budget
 //! banned ─► drop, unless the lifeline judges
-//! set class × service class ─► cell: the first enforcing rule, and the first observing rule before it
+//! set class × service class, this by place where rules ask ─► cell: the first enforcing rule, and the first observing rule before it
 //! pass | drop | limits: all must have room, or none is charged
 //! ```
 //!
 //! An observing rule has buckets of its own and changes nothing for the rules after it.
 
 use crate::abi::{
-    BYTES, Ban, CROWD_CELLS, Description, HAS_BYTES, HAS_SETS, HAS_SOURCE_PORTS, MALFORMED_PASSES,
-    MAX_METERS, MAX_METERS_PER_RULE, MAX_RULES, Meter, PACKETS, PolicyTables, RULE_COARSE, Rate, Rule,
-    action, lone,
+    BYTES, Ban, CROWD_CELLS, Description, HAS_BYTES, HAS_PLACES, HAS_SETS, HAS_SOURCE_PORTS,
+    MALFORMED_PASSES, MAX_METERS, MAX_METERS_PER_RULE, MAX_PLACES, MAX_RULES, Meter, PACKETS, PolicyTables,
+    RULE_COARSE, Rate, Rule, action, lone,
 };
 use crate::ban;
 use crate::bucket::{self, Refusal};
@@ -270,7 +270,8 @@ fn judge_ip<E: Engine>(engine: E, tables: &PolicyTables, packet: &mut Packet) ->
     }
     let class = class_of(engine, tables, packet);
     if packet.spared != Spared::No {
-        let rule = tables.spared[usize::from(class)].get(packet.spared as usize).copied().unwrap_or(0);
+        let spared = &tables.spared[usize::from(packet.place) & (MAX_PLACES - 1)][usize::from(class)];
+        let rule = spared.get(packet.spared as usize).copied().unwrap_or(0);
         if rule != 0 {
             return verdict(tables, rule);
         }
@@ -329,8 +330,19 @@ pub(crate) fn uncover_source(tables: &PolicyTables, packet: &mut Packet) {
     }
 }
 
+/// The service class, by which and the set class the cell is chosen.
 #[inline(always)]
 pub(crate) fn service<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet) -> u8 {
+    let class = traffic(engine, tables, packet);
+    if tables.header.flags & HAS_PLACES == 0 {
+        return class;
+    }
+    tables.places.services[usize::from(packet.place) & (MAX_PLACES - 1)][usize::from(class)]
+}
+
+/// The service class by what the packet is, wherever it is.
+#[inline(always)]
+fn traffic<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet) -> u8 {
     let kind = engine.opaque(packet.kind as usize) & 7;
     let port = usize::from(packet.destination);
     match packet.kind {

@@ -76,6 +76,8 @@ pub struct Packet {
     pub family: Family,
     pub kind: Kind,
     pub spared: Spared,
+    /// Where it came in and where it goes, see [`crate::place`]; 0 where no rule asks.
+    pub place: u8,
 }
 
 impl Packet {
@@ -90,6 +92,7 @@ impl Packet {
         family: Family::Other,
         kind: Kind::Other,
         spared: Spared::No,
+        place: 0,
     };
 
     /// Whether the source is an IPv4 address, by itself or carried in IPv6.

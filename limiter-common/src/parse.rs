@@ -113,16 +113,7 @@ pub fn parse<F: Frame + ?Sized>(frame: &F) -> Packet {
 /// The same, into a packet that is [`Packet::UNKNOWN`] yet.
 #[inline(always)]
 pub fn parse_into<F: Frame + ?Sized>(frame: &F, packet: &mut Packet) {
-    let mut offset = ETHERTYPE_OFFSET;
-    let mut ethertype = frame.half(offset);
-    for _ in 0..MAX_TAGS {
-        if !ethertype.is_some_and(is_tag) {
-            break;
-        }
-        offset += TAG_BYTES;
-        ethertype = frame.half(offset);
-    }
-    offset += 2;
+    let (ethertype, offset) = skip_tags(frame);
     if ethertype.is_some() {
         // The EtherType was read, so the frame reaches to here.
         packet.length = frame.length().wrapping_sub(offset);
@@ -134,6 +125,38 @@ pub fn parse_into<F: Frame + ?Sized>(frame: &F, packet: &mut Packet) {
         Some(other) if !is_tag(other) => packet.shape = Shape::NonIp,
         // A third tag, or a frame that ends inside a tag.
         _ => packet.shape = Shape::Malformed,
+    }
+}
+
+/// The EtherType behind at most two tags, and where what it is of begins.
+#[inline(always)]
+fn skip_tags<F: Frame + ?Sized>(frame: &F) -> (Option<u16>, u32) {
+    let mut offset = ETHERTYPE_OFFSET;
+    let mut ethertype = frame.half(offset);
+    for _ in 0..MAX_TAGS {
+        if !ethertype.is_some_and(is_tag) {
+            break;
+        }
+        offset += TAG_BYTES;
+        ethertype = frame.half(offset);
+    }
+    (ethertype, offset + 2)
+}
+
+/// Upper and lower 64 bits of the destination address, IPv4 as `::ffff:a.b.c.d`; zeros where the frame has none.
+#[inline(always)]
+pub fn destination<F: Frame + ?Sized>(frame: &F) -> [u64; 2] {
+    let (ethertype, start) = skip_tags(frame);
+    match ethertype {
+        Some(ETHERTYPE_V4) => match frame.words::<1>(start + 16) {
+            Some([address]) => [0, crate::packet::V4_PREFIX_LOW | u64::from(address)],
+            None => [0; 2],
+        },
+        Some(ETHERTYPE_V6) => match frame.words::<4>(start + 24) {
+            Some([a, b, c, d]) => [u64::from(a) << 32 | u64::from(b), u64::from(c) << 32 | u64::from(d)],
+            None => [0; 2],
+        },
+        _ => [0; 2],
     }
 }
 

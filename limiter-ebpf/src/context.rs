@@ -5,12 +5,14 @@ use aya_ebpf::{
     helpers::generated::{bpf_xdp_get_buff_len, bpf_xdp_load_bytes},
 };
 use limiter_common::{
+    abi::POLICY_SLOTS,
     event::FRAME_BYTES,
     packet::Packet,
     parse::{self, Frame},
+    place,
 };
 
-use crate::verifier;
+use crate::{maps, verifier};
 
 /// Offsets beyond this are never read: Ethernet, two tags, IPv6 and eight extension headers end before it.
 const FURTHEST: u32 = 0x7fff;
@@ -21,6 +23,32 @@ const FURTHEST: u32 = 0x7fff;
 pub struct XdpFrame<const MULTI_BUFFER: bool>(pub *mut xdp_md);
 
 impl<const MULTI_BUFFER: bool> XdpFrame<MULTI_BUFFER> {
+    /// Place class under the policy of a slot, see [`place`].
+    #[inline(always)]
+    pub fn place(self, slot: u32) -> u8 {
+        let class =
+            if MULTI_BUFFER { limiter_place_frags(self.0, slot) } else { limiter_place(self.0, slot) };
+        verifier::opaque(class) as u8
+    }
+
+    #[inline(always)]
+    fn place_under(self, slot: u32) -> u64 {
+        let Some(tables) = maps::POLICIES.get(slot & (POLICY_SLOTS as u32 - 1)) else { return 0 };
+        // SAFETY: the context is the kernel's.
+        let interface = unsafe { core::ptr::read_volatile(&raw const (*self.0).ingress_ifindex) };
+        let blur = |number| verifier::blur(number, interface);
+        let indexes = (&raw const tables.places.interfaces).cast::<u32>();
+        // SAFETY: a live map value, and positions are inside the array. It may change at any time.
+        let index_of = |position| unsafe { core::ptr::read_volatile(indexes.add(position)) };
+        u64::from(place::class(
+            &tables.header,
+            &tables.places,
+            || place::interface_class(interface, index_of, blur),
+            || parse::destination(&self),
+            blur,
+        ))
+    }
+
     #[inline(always)]
     fn linear(self) -> (usize, usize) {
         // Volatile: a loaded pointer that is passed on as 32 bits is no pointer to the verifier any more.
@@ -230,4 +258,16 @@ extern "C" fn limiter_parse_v6_frags(context: *mut xdp_md, start: u32, packet: *
         parse::parse_v6(&XdpFrame::<true>(context), start & FURTHEST, packet);
     }
     0
+}
+
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn limiter_place(context: *mut xdp_md, slot: u32) -> u64 {
+    XdpFrame::<false>(context).place_under(slot)
+}
+
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn limiter_place_frags(context: *mut xdp_md, slot: u32) -> u64 {
+    XdpFrame::<true>(context).place_under(slot)
 }

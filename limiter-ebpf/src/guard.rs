@@ -2,7 +2,7 @@
 
 use aya_ebpf::bindings::xdp_md;
 use limiter_common::{
-    abi::{FAMILIES, MAX_RULES, POLICY_SLOTS, PolicyTables},
+    abi::{FAMILIES, HAS_PLACES, MAX_RULES, POLICY_SLOTS, PolicyTables},
     event,
     judge::{self, Place, Ruling},
     packet::Packet,
@@ -28,9 +28,13 @@ const SAMPLE: u64 = 32;
 #[inline(always)]
 pub fn guard<const MULTI_BUFFER: bool>(context: *mut xdp_md) -> Option<Ruling> {
     let mut packet = Packet::UNKNOWN;
-    parse::parse_into(&XdpFrame::<MULTI_BUFFER>(context), &mut packet);
+    let frame = XdpFrame::<MULTI_BUFFER>(context);
+    parse::parse_into(&frame, &mut packet);
     let (slot, bans) = selected()?;
     let tables = maps::POLICIES.get(slot)?;
+    if tables.header.flags & HAS_PLACES != 0 {
+        packet.place = frame.place(slot);
+    }
     let engine = Kernel { slot, bans, unknown: packet.length };
     let ruling = judge::judge(engine, tables, &mut packet);
     if ruling.observing != 0 {

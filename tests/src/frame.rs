@@ -87,6 +87,11 @@ impl V4 {
         }
     }
 
+    pub fn to(mut self, destination: &str) -> Self {
+        self.destination = destination.parse().expect("an IPv4 address");
+        self
+    }
+
     /// No-operation options (RFC 791, type 1) that fill `words` × 4 bytes.
     pub fn option_words(mut self, words: usize) -> Self {
         self.options = vec![1; words * 4];

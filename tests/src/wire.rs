@@ -170,9 +170,14 @@ pub struct Wire {
 
 impl Wire {
     pub fn open(pair: &Pair) -> Self {
+        Self::open_on(pair, GUARDED)
+    }
+
+    /// The same where the guarded interface has another name by now.
+    pub fn open_on(pair: &Pair, guarded: &str) -> Self {
         let sender = pair.peer.run(|| RawSocket::open(PEER)).expect("a raw socket on the peer's end");
         let receiver =
-            pair.guarded.run(|| RawSocket::open(GUARDED)).expect("a raw socket on the guarded end");
+            pair.guarded.run(|| RawSocket::open(guarded)).expect("a raw socket on the guarded end");
         Self { sender, receiver, fences: 0 }
     }
 

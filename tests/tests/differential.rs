@@ -18,6 +18,7 @@ use limiter_common::{
     verdict::{Outcome, Verdict},
 };
 use limiter_tests::{clock, corpus, generate, host::Host, kernel::Guard, random::Random};
+use limiter_user::datapath::interface_names;
 
 const POLICIES: u64 = 60;
 const FRAMES: u64 = 2_000;
@@ -36,6 +37,9 @@ fn kernel_and_host_agree() {
         let text = generate::policy(&mut random, seed / 3);
         guard.publish(&text);
         host.publish(guard.rows(), guard.retired_meters());
+        // Test runs come in by the loopback interface.
+        let named = interface_names(&guard.tables().places.interface_names);
+        host.set_interface(named.iter().position(|name| name == "lo"));
         guard.lift(&generate::BANNED);
         host.lift_bans();
         // Under every third policy some are banned, some of them until a time that is past.

@@ -18,7 +18,7 @@ use super::settings::Settings;
 use super::state::StateDirectory;
 use crate::control::api::SetPolicy;
 use crate::datapath::{Datapath, Facts, Image};
-use crate::policy::{Bundle, Diagnostic};
+use crate::policy::{Bundle, Diagnostic, Policy, Rule, Severity};
 use crate::requests::publish::Occasion;
 use crate::requests::tier::Tier;
 
@@ -211,6 +211,7 @@ impl Core {
         if let Some(requests) = &self.requests {
             requests.apply(&reading.policy.requests, &sealed.hash, Occasion::Applied);
         }
+        answer.warnings.extend(self.absent_interfaces(&reading.policy));
         self.in_force = Some(Arc::new(InForce { sealed, reading: Some(reading) }));
         self.mend_bans();
         answer.applied = true;
@@ -380,6 +381,25 @@ impl Core {
         Ok(())
     }
 
+    /// Warnings of rules that name an interface there is not: it may come later.
+    fn absent_interfaces(&self, policy: &Policy) -> Vec<Diagnostic> {
+        let absent = self.guards.absent();
+        let names =
+            |rule: &Rule| rule.interfaces.iter().flatten().find(|name| absent.contains(name)).cloned();
+        let warnings = policy.rules.iter().filter_map(|rule| {
+            let name = names(rule)?;
+            Some(Diagnostic {
+                severity: Severity::Warning,
+                file: rule.place.file.to_string(),
+                line: rule.place.line,
+                column: rule.place.column,
+                message: format!("rule `{}` names `{name}`, and there is no such interface now", rule.name),
+                help: Some("the rule means it as soon as it appears".to_owned()),
+            })
+        });
+        warnings.collect()
+    }
+
     /// Marks the bans for the policy that is in force now.
     pub(super) fn mend_bans(&mut self) {
         if let Err(refusal) = self.settle_bans() {
@@ -401,6 +421,7 @@ impl Core {
             })?;
             datapath.publish(image, &text, confirm_within)?;
         }
+        self.follow_interfaces();
         self.enforced = Some(sealed.generation);
         Ok(())
     }

@@ -17,6 +17,8 @@ pub struct Guards {
     known: BTreeMap<u32, String>,
     /// Wanted interfaces that are not guarded, and why.
     missing: BTreeMap<String, Missing>,
+    /// Interfaces that rules name and that there are not.
+    absent: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +31,10 @@ pub struct Missing {
 impl Guards {
     pub fn missing(&self) -> &BTreeMap<String, Missing> {
         &self.missing
+    }
+
+    pub fn absent(&self) -> &[String] {
+        &self.absent
     }
 }
 
@@ -61,6 +67,7 @@ impl Core {
     /// Attaches what is wanted and not guarded. `first` also brings guards found at start to the mode asked for.
     pub fn reconcile(&mut self, first: bool) {
         self.note_changes();
+        self.follow_interfaces();
         let wanted = self.wanted();
         let guarded: Vec<String> = self.guarded().into_iter().map(|guard| guard.name).collect();
         self.guards.missing.retain(|name, _| wanted.contains_key(name) && !guarded.contains(name));
@@ -86,6 +93,17 @@ impl Core {
                 Err(error) => self.miss(&name, &error, is_guarded),
             }
         }
+    }
+
+    /// Makes rules with `interface` mean the interfaces of now. Before any of them is guarded: a packet is judged by what
+    /// is said of the interface it came in by.
+    pub(super) fn follow_interfaces(&mut self) {
+        let Some(datapath) = &mut self.datapath else { return };
+        let absent = datapath.follow_interfaces();
+        for name in absent.iter().filter(|name| !self.guards.absent.contains(name)) {
+            tracing::warn!(interface = name, "rules name an interface that is absent");
+        }
+        self.guards.absent = absent;
     }
 
     fn miss(&mut self, name: &str, error: &Error, is_guarded: bool) {

@@ -1,8 +1,8 @@
 //! What a policy would do to the sources of this moment.
 //!
 //! Every source with a bucket that is not full sends one packet more, of each kind its buckets are charged for: by the
-//! traffic of the rules that charge them. The compiled policy judges it with the code the kernel runs, on the buckets as
-//! they are. Newly limited is who has room under the numbers in force.
+//! traffic of the rules that charge them, where they are about it. The compiled policy judges it with the code the
+//! kernel runs, on the buckets as they are. Newly limited is who has room under the numbers in force.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,8 +14,8 @@ use limiter_common::verdict::Verdict;
 use super::prepare::Reading;
 use super::sources::show_network;
 use crate::control::api::Live;
-use crate::datapath::{Bucket, Host};
-use crate::policy::{Compiled, Term};
+use crate::datapath::{Bucket, Host, interface_names};
+use crate::policy::{Compiled, Rule, Term};
 
 /// Buckets looked at; of a table with more, these are a part.
 pub const MOST: usize = 65_536;
@@ -47,10 +47,13 @@ pub fn judge(buckets: &[Bucket], now: u64, reading: &Reading, compiled: &Compile
             before.insert(source);
         }
         let rules = reading.policy.rules.iter().filter(|rule| info.rules.contains(&rule.name));
-        let kinds: BTreeSet<Option<Term>> =
-            rules.map(|rule| rule.to.as_ref().and_then(|to| to.terms.first().copied())).collect();
-        for kind in kinds {
-            let ruling = host.judge_packet(&compiled.tables, &mut packet(bucket.network, kind));
+        let first = |rule: &Rule| {
+            (rule.to.as_ref().and_then(|to| to.terms.first().copied()), place(&host, compiled, rule))
+        };
+        let kinds: BTreeSet<(Option<Term>, u8)> = rules.map(first).collect();
+        for (kind, place) in kinds {
+            let mut packet = Packet { place, ..packet(bucket.network, kind) };
+            let ruling = host.judge_packet(&compiled.tables, &mut packet);
             if ruling.outcome.verdict() == Verdict::Drop {
                 limited.insert(source);
             }
@@ -67,6 +70,18 @@ pub fn judge(buckets: &[Bucket], now: u64, reading: &Reading, compiled: &Compile
             .map(|(network, width)| show_network(*network, *width))
             .collect(),
     }
+}
+
+/// Place class under the candidate of the first place a rule is about.
+fn place(host: &Host, compiled: &Compiled, rule: &Rule) -> u8 {
+    let name = rule.interfaces.as_ref().and_then(|names| names.first());
+    let named = interface_names(&compiled.tables.places.interface_names);
+    host.set_interface(named.iter().position(|found| Some(found) == name));
+    let prefixes = rule.dest.as_ref().map(|dest| &dest.prefixes);
+    let v4 = prefixes.and_then(|prefixes| prefixes.v4.first()).map(|net| net.network().to_ipv6_mapped());
+    let v6 = prefixes.and_then(|prefixes| prefixes.v6.first()).map(|net| net.network());
+    let bits = v4.or(v6).map_or(0, u128::from);
+    host.place(&compiled.tables, [(bits >> 64) as u64, bits as u64])
 }
 
 /// Whether there is no room for a packet more.
@@ -108,5 +123,6 @@ fn packet(source: IpAddr, term: Option<Term>) -> Packet {
         family,
         kind,
         spared: Spared::No,
+        place: 0,
     }
 }

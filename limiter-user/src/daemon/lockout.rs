@@ -8,8 +8,9 @@ use limiter_common::abi::{Ban, Geometry};
 use limiter_common::verdict::{Outcome, Verdict};
 
 use super::refusal::{Kind, Refusal};
+use super::safelist::ip;
 use crate::cli::session::Session;
-use crate::datapath::Host;
+use crate::datapath::{Host, interface_names};
 use crate::policy::Compiled;
 
 const SYN: u8 = 0x02;
@@ -35,10 +36,14 @@ pub fn check_with_bans(
             let geometry = Geometry { sets: 8, seed: [1, 2, 3, 4], ..Geometry::default() };
             let mut host = Host::new(geometry, &compiled.rows);
             bans.iter().for_each(|(prefix, ban)| host.ban(*prefix, *ban));
-            let ruling = host.judge(&compiled.tables, &frame);
-            if ruling.outcome.verdict() != Verdict::Drop {
+            let rulings = interfaces_of(compiled, session.server).into_iter().map(|interface| {
+                host.set_interface(interface);
+                host.judge(&compiled.tables, &frame)
+            });
+            let Some(ruling) = rulings.into_iter().find(|ruling| ruling.outcome.verdict() == Verdict::Drop)
+            else {
                 continue;
-            }
+            };
             let client = SocketAddr::new(session.client, session.client_port);
             if ruling.outcome == Outcome::DropBan {
                 return Err(Refusal::new(
@@ -57,6 +62,26 @@ pub fn check_with_bans(
         }
     }
     Ok(())
+}
+
+/// By which of the interfaces that the policy names, as [`Host::set_interface`] takes them, a session may come in: by
+/// that which has its address, else by any.
+fn interfaces_of(compiled: &Compiled, server: IpAddr) -> Vec<Option<usize>> {
+    let named = interface_names(&compiled.tables.places.interface_names);
+    if named.is_empty() {
+        return vec![None];
+    }
+    let own = nix::ifaddrs::getifaddrs().into_iter().flatten().find(|interface| {
+        interface
+            .address
+            .as_ref()
+            .and_then(ip)
+            .is_some_and(|address| address.to_canonical() == server.to_canonical())
+    });
+    match own {
+        Some(own) => vec![named.iter().position(|name| *name == own.interface_name)],
+        None => (0..named.len()).map(Some).chain([None]).collect(),
+    }
 }
 
 /// A TCP packet from the client; `None` where the addresses are of two families.

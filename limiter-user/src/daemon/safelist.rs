@@ -65,7 +65,7 @@ fn own_addresses() -> Vec<(IpAddr, String)> {
     own.collect()
 }
 
-fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
+pub(super) fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
     v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
 }

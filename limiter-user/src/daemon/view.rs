@@ -45,6 +45,9 @@ impl Core {
             }
             unguarded.push(UnguardedInterface { name: name.clone(), detached: false, reason });
         }
+        warnings.extend(self.guards.absent().iter().map(|name| {
+            format!("there is no interface `{name}`: rules that name it match nothing until it appears")
+        }));
         let pending = self.pending();
         if let Some(pending) = &pending {
             warnings.push(format!(

@@ -14,7 +14,7 @@ use limiter_common::{
     hash::{self, Keys},
     judge::{self, Engine, Ruling},
     packet::Packet,
-    parse,
+    parse, place,
     table::{Set, Word},
 };
 
@@ -31,6 +31,8 @@ pub struct Host {
     ban_sources: BTreeMap<[u64; 2], Ban>,
     /// By length and address of the prefix.
     ban_prefixes: BTreeMap<(u32, u128), Ban>,
+    /// Interface class of every packet.
+    interface: Cell<usize>,
     now: Cell<u64>,
     evicted: Cell<u64>,
 }
@@ -54,6 +56,7 @@ impl Host {
             rows: rows.to_vec(),
             ban_sources: BTreeMap::new(),
             ban_prefixes: BTreeMap::new(),
+            interface: Cell::new(0),
             now: Cell::new(0),
             evicted: Cell::new(0),
         }
@@ -90,6 +93,11 @@ impl Host {
     pub fn lift_bans(&mut self) {
         self.ban_sources.clear();
         self.ban_prefixes.clear();
+    }
+
+    /// Sets where packets come in from now on: the position among the interfaces that the policy names, if it does.
+    pub fn set_interface(&self, position: Option<usize>) {
+        self.interface.set(position.map_or(0, |position| position + 1));
     }
 
     /// Sets the time, in ticks of 1/64 ns since the epoch.
@@ -158,7 +166,14 @@ impl Host {
     }
 
     pub fn judge(&self, tables: &PolicyTables, frame: &[u8]) -> Ruling {
-        judge::judge(self, tables, &mut parse::parse(frame))
+        let mut packet = parse::parse(frame);
+        packet.place = self.place(tables, parse::destination(frame));
+        judge::judge(self, tables, &mut packet)
+    }
+
+    /// Place class of a packet to an address, see [`limiter_common::place`].
+    pub fn place(&self, tables: &PolicyTables, destination: [u64; 2]) -> u8 {
+        place::class(&tables.header, &tables.places, || self.interface.get(), || destination, |number| number)
     }
 }
 

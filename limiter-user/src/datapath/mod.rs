@@ -15,7 +15,9 @@ use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
-use limiter_common::abi::{BYTES, Ban, Counter, Description, FAMILIES, Meter, PACKETS, PolicyTables, Row};
+use limiter_common::abi::{
+    BYTES, Ban, Counter, Description, FAMILIES, INTERFACE_NAME, Meter, PACKETS, PolicyTables, Row,
+};
 use limiter_common::event::Event;
 use limiter_common::verdict::OUTCOMES;
 use serde::{Deserialize, Serialize};
@@ -177,6 +179,12 @@ impl Bucket {
     }
 }
 
+/// Names of interfaces as a policy's tables hold them.
+pub fn interface_names(names: &[[u8; INTERFACE_NAME]]) -> Vec<String> {
+    let texts = names.iter().map(|name| name.split(|byte| *byte == 0).next().unwrap_or_default());
+    texts.take_while(|name| !name.is_empty()).map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+}
+
 /// Counters of one rule, summed over CPUs: `[outcome][family]`.
 pub type RuleTotals = [[Counter; FAMILIES]; OUTCOMES];
 
@@ -235,6 +243,10 @@ pub trait Datapath: Send {
 
     /// The interfaces guarded now. One whose NIC went away is not among them.
     fn interfaces(&self) -> Vec<Interface>;
+
+    /// Makes rules with `interface` mean the interfaces that have their names now. Those named by the policy in force
+    /// that are absent. To be called when an interface came, went or was renamed; publishing does it too.
+    fn follow_interfaces(&mut self) -> Vec<String>;
 
     /// Totals by counter slot, slots without a packet left out.
     fn counters(&self) -> Result<Vec<(u16, Box<RuleTotals>)>, Error>;

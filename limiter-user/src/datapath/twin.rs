@@ -8,7 +8,9 @@ use ipnet::IpNet;
 use limiter_common::abi::{Ban, Header};
 use limiter_common::event::Event;
 
-use super::{Bucket, Datapath, Error, Facts, Image, Interface, Mode, Refill, RuleTotals, TableUse};
+use super::{
+    Bucket, Datapath, Error, Facts, Image, Interface, Mode, Refill, RuleTotals, TableUse, interface_names,
+};
 
 /// Clones share one state, so a test keeps a hand on what the daemon holds, and a second daemon finds what
 /// the first left, as it would find pins.
@@ -35,6 +37,8 @@ pub struct State {
     pub events_lost: u64,
     /// Interfaces the host has, by name, with their index.
     pub present: BTreeMap<String, u32>,
+    /// Interfaces that the policy in force names.
+    pub named: Vec<String>,
     /// Interfaces with somebody else's program: its id.
     pub foreign: BTreeMap<String, u32>,
     /// Interfaces with an MTU their driver does not take in native mode, and the largest it takes.
@@ -65,6 +69,7 @@ impl Default for State {
             events: Vec::new(),
             events_lost: 0,
             present: BTreeMap::new(),
+            named: Vec::new(),
             foreign: BTreeMap::new(),
             large_mtu: BTreeMap::new(),
             generic_only: Vec::new(),
@@ -145,6 +150,7 @@ impl Datapath for Twin {
             state.waiting = Some((state.now + ticks(time), state.header, state.sealed.clone()));
         }
         state.header = Some(image.tables.header);
+        state.named = interface_names(&image.tables.places.interface_names);
         state.sealed = Some(sealed.to_vec());
         state.published += 1;
         Ok(())
@@ -248,6 +254,11 @@ impl Datapath for Twin {
             .iter()
             .filter_map(|guard| Some(Interface { name: name_of(guard.index)?.clone(), ..guard.clone() }))
             .collect()
+    }
+
+    fn follow_interfaces(&mut self) -> Vec<String> {
+        let state = self.state();
+        state.named.iter().filter(|name| !state.present.contains_key(*name)).cloned().collect()
     }
 
     fn counters(&self) -> Result<Vec<(u16, Box<RuleTotals>)>, Error> {

@@ -16,8 +16,20 @@ const WORDS: usize = MAX_RULES / 64;
 pub(super) struct Bits([u64; WORDS]);
 
 impl Bits {
+    /// One number alone.
+    pub fn of(number: usize) -> Self {
+        let mut bits = Self::default();
+        bits.insert(number);
+        bits
+    }
+
     pub fn insert(&mut self, number: usize) {
         self.0[number / 64] |= 1 << (number % 64);
+    }
+
+    /// Every number.
+    pub fn all() -> Self {
+        Self([u64::MAX; WORDS])
     }
 
     pub fn toggle(&mut self, number: usize) {

@@ -1,8 +1,9 @@
 //! From a valid policy and a host to the kernel's tables.
 
 use limiter_common::abi::{
-    self, ABI_VERSION, BYTES, Embedded, HAS_BYTES, HAS_SETS, HAS_SOURCE_PORTS, HAS_V6_PREFIXES,
-    MALFORMED_PASSES, MAX_METERS, MAX_RULES, Meter, PolicyTables, RULE_BEFORE_BANS, RULE_COARSE, action,
+    self, ABI_VERSION, BYTES, Embedded, HAS_BYTES, HAS_DESTINATIONS, HAS_INTERFACES, HAS_SETS,
+    HAS_SOURCE_PORTS, HAS_V6_PREFIXES, MALFORMED_PASSES, MAX_DESTINATIONS, MAX_METERS, MAX_RULES, Meter,
+    PolicyTables, RULE_BEFORE_BANS, RULE_COARSE, action,
 };
 
 use super::{
@@ -40,8 +41,9 @@ fn build(policy: &Policy, host: &HostFacts<'_>, report: &mut Report) -> Option<C
     }
     fill_services(&mut tables, policy);
     tables.cells = *plan.cells;
-    for (class, rules) in plan.spared.iter().enumerate() {
-        tables.spared[class] = *rules;
+    fill_places(&mut tables, policy);
+    for (rows, by_set) in tables.spared.iter_mut().zip(&plan.spared) {
+        rows[..by_set.len()].copy_from_slice(by_set);
     }
 
     let names: Vec<String> =
@@ -120,6 +122,8 @@ fn fill_header(tables: &mut PolicyTables, policy: &Policy, host: &HostFacts<'_>)
         (HAS_SOURCE_PORTS, plan.services.source.is_some()),
         (MALFORMED_PASSES, policy.default.malformed == Verdict::Pass),
         (HAS_V6_PREFIXES, !plan.sets.v6.is_empty()),
+        (HAS_INTERFACES, plan.places.as_ref().is_some_and(|(places, _)| places.by_interface)),
+        (HAS_DESTINATIONS, plan.places.as_ref().is_some_and(|(places, _)| places.by_destination)),
     ] {
         if is_set {
             header.flags |= flag;
@@ -147,6 +151,24 @@ fn fill_services(tables: &mut PolicyTables, policy: &Policy) {
         }
         tables.service_pairs = *source.pairs;
     }
+}
+
+/// The indexes of interfaces are the datapath's to fill in: they differ from host to host.
+fn fill_places(tables: &mut PolicyTables, policy: &Policy) {
+    let Some((places, placed)) = &policy.plan.places else { return };
+    let into = &mut tables.places;
+    for (name, text) in into.interface_names.iter_mut().zip(&places.interfaces) {
+        name[..text.len()].copy_from_slice(text.as_bytes());
+    }
+    let last_class = places.stretches.last().map_or(0, |(_, class)| *class);
+    into.destinations = [[u64::MAX; 2]; MAX_DESTINATIONS];
+    into.destination_classes = [last_class; MAX_DESTINATIONS];
+    for (index, (first, class)) in places.stretches.iter().enumerate() {
+        into.destinations[index] = [(*first >> 64) as u64, *first as u64];
+        into.destination_classes[index] = *class;
+    }
+    into.classes = places.classes;
+    into.services[..placed.table.len()].copy_from_slice(&placed.table);
 }
 
 fn encode(planned: &PlannedMeter, claims: abi::Rate, slot: u32, policy: &Policy) -> Meter {

@@ -223,6 +223,14 @@ fn to(rule: &Rule) -> String {
     rule.to.as_ref().map_or_else(|| "everything".to_owned(), |to: &Traffic| listed(&to.written))
 }
 
+fn interfaces(rule: &Rule) -> String {
+    rule.interfaces.as_ref().map_or_else(|| "any".to_owned(), |names| listed(names))
+}
+
+fn dest(rule: &Rule) -> String {
+    rule.dest.as_ref().map_or_else(|| "any".to_owned(), |dest| listed(&dest.written))
+}
+
 fn mode(rule: &Rule) -> &'static str {
     if rule.observe { "observe" } else { "enforce" }
 }
@@ -233,7 +241,9 @@ fn expires(rule: &Rule) -> String {
 
 fn summary(rule: &Rule) -> String {
     let mode = if rule.observe { "observe: " } else { "" };
-    format!("{mode}from {} to {}: {}", from(rule), to(rule), action(rule))
+    let by = rule.interfaces.as_ref().map_or_else(String::new, |names| format!(" by {}", listed(names)));
+    let dest = rule.dest.as_ref().map_or_else(String::new, |dest| format!(" at {}", listed(&dest.written)));
+    format!("{mode}from {}{by} to {}{dest}: {}", from(rule), to(rule), action(rule))
 }
 
 fn rule_changes(old: &Rule, new: &Rule) -> Vec<String> {
@@ -241,6 +251,8 @@ fn rule_changes(old: &Rule, new: &Rule) -> Vec<String> {
     vec![
         changed("from", &from(old), &from(new)),
         changed("to", &to(old), &to(new)),
+        changed("interface", &interfaces(old), &interfaces(new)),
+        changed("dest", &dest(old), &dest(new)),
         changed("", &action(old), &action(new)),
         changed("mode", &mode(old), &mode(new)),
         changed("judged", &before(old), &before(new)),

@@ -16,6 +16,7 @@ mod exact;
 mod image;
 mod meters;
 mod model;
+mod places;
 mod plan;
 mod prefixes;
 mod rate;
@@ -34,7 +35,8 @@ pub use diagnostic::{Diagnostic, Place, Severity};
 pub use difference::{Change, ChangeKind, difference, shrunk};
 pub use exact::Fraction;
 pub use model::{
-    Action, Defaults, Limit, Policy, Prefixes, Rule, Scope, Service, Set, Sources, Traffic, Verdict, Widths,
+    Action, Defaults, Destinations, Limit, Policy, Prefixes, Rule, Scope, Service, Set, Sources, Traffic,
+    Verdict, Widths,
 };
 pub use rate::{Rate, Unit};
 pub use term::{Range, Term};

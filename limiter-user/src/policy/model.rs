@@ -126,6 +126,14 @@ pub struct Traffic {
     pub terms: Vec<Term>,
 }
 
+/// Where packets go that a rule is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Destinations {
+    /// As written.
+    pub written: Vec<String>,
+    pub prefixes: Prefixes,
+}
+
 /// What a rule does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -142,6 +150,10 @@ pub struct Rule {
     pub from: Option<Sources>,
     /// `None` = all traffic.
     pub to: Option<Traffic>,
+    /// Names of interfaces, sorted; `None` = whatever it came in by.
+    pub interfaces: Option<Vec<String>>,
+    /// `None` = to whatever address.
+    pub dest: Option<Destinations>,
     pub action: Action,
     /// Counts what it would drop; judgement goes on below.
     pub observe: bool,

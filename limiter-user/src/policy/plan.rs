@@ -10,6 +10,7 @@ use super::{
     diagnostic::{Place, Report},
     meters::{self, Meters},
     model::{Action, Defaults, Prefixes, Rule, Set},
+    places::{PlacedServices, Places, placed, places},
     term::Term,
     traffic::{ServiceClasses, service_classes},
 };
@@ -19,10 +20,12 @@ use super::{
 pub(super) struct Plan {
     pub sets: SetClasses,
     pub services: ServiceClasses,
+    /// `None` when no rule names an interface or a destination.
+    pub places: Option<(Places, PlacedServices)>,
     /// `[set class][service class]`, as in the tables.
     pub cells: Box<[[Cell; MAX_CLASSES]; MAX_CLASSES]>,
-    /// `[set class][spared kind]`, as in the tables.
-    pub spared: Vec<[u16; 3]>,
+    /// `[place class][set class][spared kind]`, as in the tables.
+    pub spared: Vec<Vec<[u16; 3]>>,
     pub meters: Meters,
     /// Whether any rule asks for a set.
     pub has_sets: bool,
@@ -96,7 +99,11 @@ pub(super) fn make(
             "use fewer services, or services that overlap less",
         );
     }
+    let places = places(rules, file, report);
     let (Ok(set_classes), Ok(service_classes)) = (set_classes, service_classes) else { return None };
+    if report.has_errors() {
+        return None;
+    }
 
     let mut from_anybody = Bits::default();
     rules
@@ -108,6 +115,22 @@ pub(super) fn make(
         set_classes.combinations.iter().map(|held| held.union(&from_anybody)).collect();
     let to_bits: Vec<Bits> =
         service_classes.combinations.iter().map(|meant| rules_to(&to_of, meant)).collect();
+    let placed = places.as_ref().map(|places| placed(places, &to_bits, &service_classes.occurring));
+    let placed = match placed.transpose() {
+        Ok(placed) => placed,
+        Err(_) => {
+            report.error(
+                file,
+                "the rules' `to`, `interface` and `dest` overlap in more than 255 different ways",
+                "use fewer services or places, or the same ones in more rules",
+            );
+            return None;
+        }
+    };
+    let (service_bits, services_occurring) = match &placed {
+        Some(placed) => (&placed.rules, &placed.occurring),
+        None => (&to_bits, &service_classes.occurring),
+    };
     let mut observing = Bits::default();
     let mut enforcing = Bits::default();
     for (number, rule) in rules.iter().enumerate() {
@@ -116,9 +139,9 @@ pub(super) fn make(
     let mut cells = Box::new([[Cell::default(); MAX_CLASSES]; MAX_CLASSES]);
     let mut reached = Bits::default();
     for set in &set_classes.occurring {
-        for service in &service_classes.occurring {
+        for service in services_occurring {
             let (set, service) = (usize::from(*set), usize::from(*service));
-            let both = from_bits[set].common(&to_bits[service]);
+            let both = from_bits[set].common(&service_bits[service]);
             let first = both.common(&enforcing).lowest();
             let before = |rule: &usize| first.is_none_or(|first| *rule < first);
             let observer = both.common(&observing).lowest().filter(before);
@@ -126,7 +149,16 @@ pub(super) fn make(
             first.into_iter().chain(observer).for_each(|rule| reached.insert(rule));
         }
     }
-    let spared = from_bits.iter().map(|held| spared(rules, held)).collect();
+    let deciding = deciding_on_spared(rules);
+    let everywhere = Bits::all();
+    let here = places.as_ref().map_or(std::slice::from_ref(&everywhere), |places| places.rules.as_slice());
+    let spared = here
+        .iter()
+        .map(|here| {
+            let first = |held: &Bits| deciding.map(|rules| index(rules.common(held).common(here).lowest()));
+            set_classes.combinations.iter().map(first).collect()
+        })
+        .collect();
     warn_of_unreachable(rules, sets, &reached, report);
     if report.has_errors() {
         return None;
@@ -134,6 +166,7 @@ pub(super) fn make(
     Some(Plan {
         sets: set_classes,
         services: service_classes,
+        places: places.zip(placed),
         cells,
         spared,
         meters,
@@ -157,19 +190,24 @@ fn index(rule: Option<usize>) -> u16 {
     rule.map_or(0, |rule| rule as u16 + 1)
 }
 
-/// What decides on traffic that keeps the host on its link: the first rule that names who and has a verdict.
+/// What can decide on each kind of traffic that keeps the host on its link: rules that name who and have a verdict.
 /// IGMP is `other`; DHCP replies are UDP from 67 to 68 and from 547 to 546.
-fn spared(rules: &[Rule], held: &Bits) -> [u16; 3] {
+fn deciding_on_spared(rules: &[Rule]) -> [Bits; 3] {
     [(Kind::Other, 0, 0), (Kind::Udp, 68, 67), (Kind::Udp, 546, 547)].map(|(kind, destination, source)| {
-        let decides = |(number, rule): &(usize, &Rule)| {
-            let meant = |terms: &[Term]| terms.iter().any(|term| term.matches(kind, destination, source));
+        let meant = |terms: &[Term]| terms.iter().any(|term| term.matches(kind, destination, source));
+        let decides = |rule: &Rule| {
             rule.from.is_some()
-                && held.contains(*number)
                 && !rule.observe
                 && matches!(rule.action, Action::Verdict(_))
                 && rule.to.as_ref().is_none_or(|to| meant(&to.terms))
         };
-        index(rules.iter().enumerate().find(decides).map(|(number, _)| number))
+        let mut bits = Bits::default();
+        rules
+            .iter()
+            .enumerate()
+            .filter(|(_, rule)| decides(rule))
+            .for_each(|(number, _)| bits.insert(number));
+        bits
     })
 }
 

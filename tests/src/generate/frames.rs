@@ -1,6 +1,6 @@
 //! Random frames: whole ones, mutated ones, cut ones, noise.
 
-use super::{PORTS, TYPES_V4, TYPES_V6, V4_SOURCES, V6_SOURCES};
+use super::{PORTS, TYPES_V4, TYPES_V6, V4_DESTINATIONS, V4_SOURCES, V6_DESTINATIONS, V6_SOURCES};
 use crate::{
     corpus::Case,
     frame::{
@@ -71,7 +71,8 @@ fn tags(random: &mut Random) -> &'static [u16] {
 }
 
 fn v4(random: &mut Random) -> Vec<u8> {
-    let mut header = V4::from(V4_SOURCES[random.index(V4_SOURCES.len())]);
+    let mut header = V4::from(V4_SOURCES[random.index(V4_SOURCES.len())])
+        .to(V4_DESTINATIONS[random.index(V4_DESTINATIONS.len())]);
     if random.one_in(6) {
         header = header.option_words(random.index(11));
     }
@@ -88,6 +89,7 @@ fn v4(random: &mut Random) -> Vec<u8> {
 fn v6(random: &mut Random) -> Vec<u8> {
     let mut header =
         V6::from(V6_SOURCES[random.index(V6_SOURCES.len())]).hop_limit(*random.pick(&[64, 64, 255, 1]));
+    header = header.to(V6_DESTINATIONS[random.index(V6_DESTINATIONS.len())]);
     if random.one_in(2) {
         for _ in 0..random.index(5) {
             header = header.with(random.pick(&EXTENSIONS).1);

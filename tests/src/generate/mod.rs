@@ -49,6 +49,31 @@ const V6_SOURCES: [&str; 18] = [
     "64:ff9b::10.1.0.1",
 ];
 
+/// Where frames go; each is in one of the prefixes below or just beside it.
+const V4_DESTINATIONS: [&str; 4] = ["198.51.100.1", "198.51.100.2", "198.51.101.0", "255.255.255.255"];
+const V6_DESTINATIONS: [&str; 5] = [
+    "2001:db8:ffff::1",
+    "2001:db8:ffff::2",
+    "ff02::1",
+    "::ffff:198.51.100.1",
+    "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+];
+
+/// What rules say of destinations.
+const DESTINATION_PREFIXES: [&str; 8] = [
+    "198.51.100.1",
+    "198.51.100.0/24",
+    "0.0.0.0/0",
+    "255.255.255.255",
+    "2001:db8:ffff::1",
+    "2001:db8:ffff::/48",
+    "ff00::/8",
+    "2000::/3",
+];
+
+/// What rules say of interfaces: frames of a test run come in by `lo`.
+const INTERFACES: [&str; 3] = ["\"lo\"", "\"absent0\"", "[\"lo\", \"absent1\"]"];
+
 /// Prefixes to ban: of each kind, some within others, with and without their carriers.
 pub const BANNED: [&str; 10] = [
     "10.0.0.2/32",

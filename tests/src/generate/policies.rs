@@ -5,7 +5,7 @@ use std::{
     net::{Ipv4Addr, Ipv6Addr},
 };
 
-use super::{PORTS, TYPES_V4, TYPES_V6, V4_SOURCES, V6_SOURCES};
+use super::{DESTINATION_PREFIXES, INTERFACES, PORTS, TYPES_V4, TYPES_V6, V4_SOURCES, V6_SOURCES};
 use crate::random::Random;
 
 /// A policy without mistakes (though perhaps with rules that nothing reaches). Policies of one `family` name their
@@ -129,6 +129,13 @@ fn write_rule(random: &mut Random, text: &mut String, rule: usize, family: &Fami
         }
         2 => writeln!(text, "to = [{}]", terms(random)).expect("a string takes text"),
         _ => {}
+    }
+    if random.one_in(5) {
+        writeln!(text, "interface = {}", random.pick(&INTERFACES)).expect("a string takes text");
+    }
+    if random.one_in(5) {
+        let nets = [random.pick(&DESTINATION_PREFIXES), random.pick(&DESTINATION_PREFIXES)];
+        writeln!(text, "dest = [\"{}\", \"{}\"]", nets[0], nets[1]).expect("a string takes text");
     }
     match random.below(6) {
         0 => text.push_str("verdict = \"pass\"\n"),

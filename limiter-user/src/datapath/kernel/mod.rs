@@ -7,6 +7,7 @@ mod bans;
 mod control;
 mod events;
 mod filter;
+mod interfaces;
 mod links;
 mod load;
 mod mapped;
@@ -295,6 +296,7 @@ impl Datapath for Kernel {
             tables.copy_from(image.tables, 1);
             (&raw mut (*tables).header).write(header);
         }
+        self.write_interfaces();
         // Never 0, which would be no deadline.
         let until = confirm_within.map_or(0, |time| self.now() + to_ticks(time).max(1));
         self.selector.put_in_force(slot, until);
@@ -372,6 +374,11 @@ impl Datapath for Kernel {
 
     fn interfaces(&self) -> Vec<Interface> {
         self.guards.iter().filter_map(Guard::interface).collect()
+    }
+
+    fn follow_interfaces(&mut self) -> Vec<String> {
+        self.write_interfaces();
+        self.absent()
     }
 
     fn counters(&self) -> Result<Vec<(u16, Box<RuleTotals>)>, Error> {

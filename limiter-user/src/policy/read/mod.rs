@@ -2,6 +2,7 @@
 
 mod default;
 mod limits;
+mod places;
 mod rules;
 mod services;
 mod sets;

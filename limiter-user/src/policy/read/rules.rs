@@ -7,7 +7,7 @@ use limiter_common::abi::MAX_RULES;
 use super::{
     Named,
     limits::{self, Limits},
-    services, sets,
+    places, services, sets,
 };
 use crate::policy::{
     diagnostic::Report,
@@ -18,8 +18,8 @@ use crate::policy::{
 
 const KEYS: Keys = Keys {
     of: "a rule",
-    known: &["name", "from", "to", "verdict", "limit", "mode", "before", "expires"],
-    later: &["interface", "dest", "penalty", "newcomers"],
+    known: &["name", "from", "to", "interface", "dest", "verdict", "limit", "mode", "before", "expires"],
+    later: &["penalty", "newcomers"],
 };
 
 pub(super) fn read(
@@ -47,6 +47,8 @@ pub(super) fn read(
             sources
         });
         let to = table.get("to").map(|entry| services::traffic(&entry.value, named_services, report));
+        let interfaces = table.get("interface").and_then(|entry| places::interfaces(&entry.value, report));
+        let dest = table.get("dest").map(|entry| places::destinations(&entry.value, report));
         let observe = match table.get("mode") {
             Some(entry) => entry.value.word("mode", &[("enforce", false), ("observe", true)], report),
             None => Some(false),
@@ -82,6 +84,8 @@ pub(super) fn read(
             place: table.place(),
             from,
             to,
+            interfaces,
+            dest,
             action,
             observe: observe.unwrap_or(false),
             before_bans: before_bans.unwrap_or(false),

@@ -140,7 +140,7 @@ fn from_file(
 }
 
 /// A prefix written as a string of the policy.
-fn in_place(value: &Value<'_>, report: &mut Report) -> Option<IpNet> {
+pub(super) fn in_place(value: &Value<'_>, report: &mut Report) -> Option<IpNet> {
     let text = value.string("a prefix is a string", PREFIX_HELP, report)?;
     match parse(text) {
         Ok(net) => Some(net),

@@ -2,8 +2,9 @@
 
 use ipnet::{IpNet, Ipv6Net};
 use limiter_common::{
-    abi::{Cell, HAS_SETS, HAS_SOURCE_PORTS, HAS_V6_PREFIXES, action},
+    abi::{Cell, HAS_PLACES, HAS_SETS, HAS_SOURCE_PORTS, HAS_V6_PREFIXES, action},
     packet::Kind,
+    place,
     prefix::{v4_class, v6_class},
 };
 use proptest::prelude::*;
@@ -44,11 +45,33 @@ fn service_class(compiled: &Compiled, kind: Kind, destination: u16, source: u16)
     tables.service_pairs[usize::from(class)][usize::from(tables.source_services[table][usize::from(source)])]
 }
 
-/// A rule of a random policy: its prefixes, its terms, whether it observes, its verdict.
+/// Interfaces that rules name.
+const INTERFACES: [&str; 2] = ["eth0", "wan1"];
+
+/// Where a packet is: the interface, if it is one of those, and the address it goes to.
+type Where = (Option<usize>, Source);
+
+fn place_class(compiled: &Compiled, (interface, destination): Where) -> u8 {
+    let tables = &compiled.tables;
+    let named = crate::datapath::interface_names(&tables.places.interface_names);
+    let position =
+        interface.and_then(|interface| named.iter().position(|name| name == INTERFACES[interface]));
+    place::class(
+        &tables.header,
+        &tables.places,
+        || position.map_or(0, |position| position + 1),
+        || [(destination >> 64) as u64, destination as u64],
+        |number| number,
+    )
+}
+
+/// A rule of a random policy: its prefixes, its terms, its places, whether it observes, its verdict.
 #[derive(Clone, Debug)]
 struct Written {
     from: Option<Vec<IpNet>>,
     to: Option<Vec<Term>>,
+    interfaces: Option<Vec<usize>>,
+    dest: Option<Vec<IpNet>>,
     observe: bool,
     limited: bool,
 }
@@ -78,10 +101,23 @@ fn any_rule() -> impl Strategy<Value = Written> {
     (
         prop::option::of(prop::collection::vec(any_net(), 1..4)),
         prop::option::of(prop::collection::vec(any_term(), 1..4)),
+        prop::option::weighted(0.2, prop::collection::vec(0..INTERFACES.len(), 1..3)),
+        prop::option::weighted(0.2, prop::collection::vec(any_net(), 1..3)),
         any::<bool>(),
         any::<bool>(),
     )
-        .prop_map(|(from, to, observe, limited)| Written { from, to, observe, limited })
+        .prop_map(|(from, to, interfaces, dest, observe, limited)| Written {
+            from,
+            to,
+            interfaces,
+            dest,
+            observe,
+            limited,
+        })
+}
+
+fn any_place() -> impl Strategy<Value = Where> {
+    (prop::option::of(0..INTERFACES.len()), any_source())
 }
 
 fn any_source() -> impl Strategy<Value = Source> {
@@ -109,6 +145,13 @@ fn text(rules: &[Written]) -> String {
         }
         if let Some(to) = &rule.to {
             text += &format!("to = [{}]\n", quoted(to.iter().map(ToString::to_string).collect()));
+        }
+        if let Some(interfaces) = &rule.interfaces {
+            let names = interfaces.iter().map(|interface| INTERFACES[*interface].to_owned());
+            text += &format!("interface = [{}]\n", quoted(names.collect()));
+        }
+        if let Some(dest) = &rule.dest {
+            text += &format!("dest = [{}]\n", quoted(dest.iter().map(ToString::to_string).collect()));
         }
         if rule.observe {
             text += "mode = \"observe\"\n";
@@ -141,6 +184,19 @@ fn holds(net: &IpNet, source: Source) -> bool {
     }
 }
 
+/// Whether a rule is about where a packet is. IPv4 is in the prefixes of IPv6 that hold `::ffff:a.b.c.d`.
+fn is_at(rule: &Written, (interface, destination): Where) -> bool {
+    let address = std::net::Ipv6Addr::from(destination);
+    let holds = |net: &IpNet| match (net, address.to_ipv4_mapped()) {
+        (IpNet::V4(net), Some(address)) => net.contains(&address),
+        (IpNet::V4(_), None) => false,
+        (IpNet::V6(net), _) => net.contains(&address),
+    };
+    let through = |named: &Vec<usize>| interface.is_some_and(|interface| named.contains(&interface));
+    rule.interfaces.as_ref().is_none_or(through)
+        && rule.dest.as_ref().is_none_or(|nets| nets.iter().any(holds))
+}
+
 fn matches(rule: &Written, source: Source, shape: (Kind, u16, u16)) -> bool {
     rule.from.as_ref().is_none_or(|nets| nets.iter().any(|net| holds(net, source)))
         && rule
@@ -159,26 +215,35 @@ proptest! {
     #[test]
     fn a_cell_is_what_the_rules_say_in_file_order(
         rules in prop::collection::vec(any_rule(), 0..8),
-        packets in prop::collection::vec((any_source(), any_shape()), 80),
+        packets in prop::collection::vec((any_source(), any_shape(), any_place()), 80),
     ) {
         let checked = valid(&text(&rules));
         let compiled = compiled(&checked.policy, &Slots::default());
-        for (source, shape) in packets {
-            let first = rules.iter().position(|rule| !rule.observe && matches(rule, source, shape));
-            let observing = rules.iter().position(|rule| rule.observe && matches(rule, source, shape));
+        let has_places = rules.iter().any(|rule| rule.interfaces.is_some() || rule.dest.is_some());
+        prop_assert_eq!(compiled.tables.header.flags & HAS_PLACES != 0, has_places);
+        for (source, shape, place) in packets {
+            let matches = |rule: &Written, shape| is_at(rule, place) && matches(rule, source, shape);
+            let first = rules.iter().position(|rule| !rule.observe && matches(rule, shape));
+            let observing = rules.iter().position(|rule| rule.observe && matches(rule, shape));
             let observing = observing.filter(|rule| first.is_none_or(|first| *rule < first));
             let expected = Cell { enforcing: index(first), observing: index(observing) };
             let set = usize::from(set_class(&compiled, source));
-            let service = usize::from(service_class(&compiled, shape.0, shape.1, shape.2));
+            let here = usize::from(place_class(&compiled, place));
+            let service = service_class(&compiled, shape.0, shape.1, shape.2);
+            let service = match has_places {
+                true => compiled.tables.places.services[here][usize::from(service)],
+                false => service,
+            };
+            let service = usize::from(service);
             let cell = compiled.tables.cells[set][service];
             prop_assert_eq!(cell, expected, "{} {:?}", Ipv6Net::from(std::net::Ipv6Addr::from(source)), shape);
 
             // Spared traffic is asked by set class alone.
-            for (place, shape) in [(Kind::Other, 0, 0), (Kind::Udp, 68, 67), (Kind::Udp, 546, 547)].into_iter().enumerate() {
+            for (kind, shape) in [(Kind::Other, 0, 0), (Kind::Udp, 68, 67), (Kind::Udp, 546, 547)].into_iter().enumerate() {
                 let decides = |rule: &Written| {
-                    rule.from.is_some() && !rule.observe && !rule.limited && matches(rule, source, shape)
+                    rule.from.is_some() && !rule.observe && !rule.limited && matches(rule, shape)
                 };
-                prop_assert_eq!(compiled.tables.spared[set][place], index(rules.iter().position(decides)));
+                prop_assert_eq!(compiled.tables.spared[here][set][kind], index(rules.iter().position(decides)));
             }
         }
         for (number, rule) in rules.iter().enumerate() {

@@ -122,28 +122,105 @@ verdict = "drop"
 }
 
 #[test]
+fn places_say_what_to_write() {
+    let text = r#"version = 1
+[[rule]]
+name = "a"
+interface = []
+dest = []
+verdict = "drop"
+[[rule]]
+name = "b"
+interface = ["eth 0", "a-name-of-16-chr", 3]
+dest = ["192.0.2.1/24", "office", 7]
+verdict = "drop"
+[[rule]]
+name = "c"
+interface = true
+dest = { v4 = "192.0.2.1" }
+verdict = "drop"
+"#;
+    insta::assert_snapshot!(refused(&bundle(text)), @r#"
+    policy.toml:4:13: `interface` is empty, so the rule matches nowhere
+      leave it out for every interface
+    policy.toml:5:8: `dest` is empty, so the rule matches nothing
+      leave it out for every destination
+    policy.toml:9:14: no interface can be named `eth 0`
+      names are as `ip link` shows them: at most 15 characters, no `/`, `:` or space
+    policy.toml:9:23: no interface can be named `a-name-of-16-chr`
+      names are as `ip link` shows them: at most 15 characters, no `/`, `:` or space
+    policy.toml:9:43: each of `interface` is a string, not an integer
+      write `interface = "eth0"` or `interface = ["eth0", "eth1"]`
+    policy.toml:10:9: `192.0.2.1/24` has bits set behind its length
+      write `192.0.2.0/24`, or `192.0.2.1` for the one address
+    policy.toml:10:25: `office` is not a prefix
+      write `203.0.113.0/24`, `2001:db8::/32` or a single address
+    policy.toml:10:35: a prefix is a string, not an integer
+      write `203.0.113.0/24`, `2001:db8::/32` or a single address
+    policy.toml:14:13: `interface` is a name or a list of names, not a boolean
+      write `interface = "eth0"` or `interface = ["eth0", "eth1"]`
+    policy.toml:15:8: `dest` is a prefix or a list of prefixes, not a table
+      write `dest = ["192.0.2.1", "2001:db8::/64"]`
+    "#);
+}
+
+#[test]
+fn places_are_bounded() {
+    let rule =
+        |number: usize, place: String| format!("[[rule]]\nname = \"r{number}\"\n{place}verdict = \"drop\"\n");
+    let with = |count: usize, place: &dyn Fn(usize) -> String| {
+        let rules: String = (0..count).map(|number| rule(number, place(number))).collect();
+        format!("version = 1\n{rules}")
+    };
+    let interfaces = |number| format!("interface = \"eth{number}\"\n");
+    valid(&with(8, &interfaces));
+    insta::assert_snapshot!(refused(&bundle(&with(9, &interfaces))), @r"
+    policy.toml: the rules name 9 interfaces
+      there can be 8 in all
+    ");
+    let spread = |number| format!("dest = \"10.{number}.0.1\"\n");
+    valid(&with(127, &spread));
+    insta::assert_snapshot!(refused(&bundle(&with(128, &spread))), @r"
+    policy.toml: the rules' `dest` name 128 prefixes
+      there can be 127 in all: use wider ones
+    ");
+    // Three answers of interfaces times 43 of destinations.
+    let both = |number: usize| match number {
+        0 | 1 => interfaces(number),
+        _ => spread(number),
+    };
+    insta::assert_snapshot!(refused(&bundle(&with(44, &both))), @r"
+    policy.toml: the rules' `interface` and `dest` overlap in more than 127 different ways
+      name fewer interfaces or destinations, or the same ones in more rules
+    ");
+    // 26 answers of places times 12 of services.
+    let services = |number: usize| match number {
+        0..25 => spread(number),
+        _ => format!("to = \"udp/{number}\"\n"),
+    };
+    insta::assert_snapshot!(refused(&bundle(&with(36, &services))), @r"
+    policy.toml: the rules' `to`, `interface` and `dest` overlap in more than 255 different ways
+      use fewer services or places, or the same ones in more rules
+    ");
+}
+
+#[test]
 fn what_comes_later_says_so() {
     let text = r#"version = 1
 [[rule]]
 name = "a"
-interface = "eth0"
-dest = ["192.0.2.1"]
 penalty = { after = 1000 }
 newcomers = "50k/s"
 limit = [{ per = "rule", rate = "20k/s" }, { per = "source/24,48", rate = "500/s" }]
 "#;
     insta::assert_snapshot!(refused(&bundle(text)), @r#"
-    policy.toml:4:1: `interface` of a rule is not supported by this version yet
+    policy.toml:4:1: `penalty` of a rule is not supported by this version yet
       remove it
-    policy.toml:5:1: `dest` of a rule is not supported by this version yet
+    policy.toml:5:1: `newcomers` of a rule is not supported by this version yet
       remove it
-    policy.toml:6:1: `penalty` of a rule is not supported by this version yet
-      remove it
-    policy.toml:7:1: `newcomers` of a rule is not supported by this version yet
-      remove it
-    policy.toml:8:18: `per = "rule"` is not supported by this version yet
+    policy.toml:6:18: `per = "rule"` is not supported by this version yet
       write `per = "source"`
-    policy.toml:8:52: `per = "source/24,48"` is not supported by this version yet
+    policy.toml:6:52: `per = "source/24,48"` is not supported by this version yet
       write `per = "source"`
     "#);
 }

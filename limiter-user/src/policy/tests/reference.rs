@@ -46,6 +46,8 @@ fn the_reference_names_every_key_and_term() {
         "to",
         "mode",
         "before",
+        "interface",
+        "dest",
     ] {
         assert!(REFERENCE.contains(&format!("## `{key}`")), "{key}");
     }
