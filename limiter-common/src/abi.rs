@@ -83,7 +83,7 @@ pub struct Meter {
     pub claims: Rate,
     /// Hash of (limit or rule name, scope, observing): numbers are no part of it, so they may change.
     pub id: u32,
-    /// Persistent place of the claim budget word and the crowd cells, `0..MAX_METERS`.
+    /// Persistent place of the claim budget word, or of the one bucket there is, and the crowd cells: `0..MAX_METERS`.
     pub slot: u32,
     /// Prefix length of the key, for an IPv4 source.
     pub width_v4: u8,
@@ -91,8 +91,13 @@ pub struct Meter {
     pub width_v6: u8,
     /// log2 of the larger tolerance: how long a bucket of this meter takes to fill, for eviction.
     pub scale: u8,
-    pub reserved: [u8; 5],
+    /// [`METER_LONE`].
+    pub flags: u8,
+    pub reserved: [u8; 4],
 }
+
+/// [`Meter::flags`]: one bucket for everybody, whose words are those of the meter's [`LoneWord`]: by unit.
+pub const METER_LONE: u8 = 1;
 
 /// What a rule does with a packet that matches.
 pub mod action {
@@ -328,15 +333,15 @@ pub struct CrowdCell {
     pub words: [u64; 2],
 }
 
-/// A bucket word alone on its cache line.
+/// Bucket words alone on their cache line.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoneWord {
-    pub word: u64,
-    pub reserved: [u64; 7],
+    /// A budget: the first. The bucket of a [`METER_LONE`]: by unit.
+    pub words: [u64; 8],
 }
 
-/// Places in the map of [`LoneWord`]s: the meters' claim budgets, then the host's own budgets.
+/// Places in the map of [`LoneWord`]s: the meters' claim budgets or lone buckets, then the host's own budgets.
 pub mod lone {
     use super::MAX_METERS;
     /// Link survival: ARP, neighbour discovery, multicast listener discovery.

@@ -82,7 +82,7 @@ pub fn share_of(decided: (u16, u8), observed: (u16, u8)) -> u32 {
 pub fn is_affordable<E: Engine>(engine: E, share: Option<E::Word>) -> bool {
     let now = engine.now(true);
     share.is_some_and(|share| takes(share, now, &SHARE))
-        || engine.lone(lone::EVENTS as u32).is_some_and(|budget| takes(budget, now, &BUDGET))
+        || engine.lone(lone::EVENTS as u32, 0).is_some_and(|budget| takes(budget, now, &BUDGET))
 }
 
 #[inline(always)]

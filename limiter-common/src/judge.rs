@@ -11,8 +11,8 @@
 
 use crate::abi::{
     BYTES, Ban, CROWD_CELLS, Description, HAS_BYTES, HAS_PLACES, HAS_SETS, HAS_SOURCE_PORTS,
-    MALFORMED_PASSES, MAX_METERS, MAX_METERS_PER_RULE, MAX_PLACES, MAX_RULES, Meter, PACKETS, PolicyTables,
-    RULE_COARSE, Rate, Rule, action, lone,
+    MALFORMED_PASSES, MAX_METERS, MAX_METERS_PER_RULE, MAX_PLACES, MAX_RULES, METER_LONE, Meter, PACKETS,
+    PolicyTables, RULE_COARSE, Rate, Rule, action, lone,
 };
 use crate::ban;
 use crate::bucket::{self, Refusal};
@@ -35,8 +35,8 @@ pub trait Engine: Keys {
     fn set(self, index: u32) -> Option<Self::Set>;
     /// A word of a crowd cell: `cell` counts through all meters' cells.
     fn crowd(self, cell: u32, unit: usize) -> Option<Self::Word>;
-    /// One of [`lone`].
-    fn lone(self, index: u32) -> Option<Self::Word>;
+    /// A word, below 8, of one of [`lone`].
+    fn lone(self, index: u32, word: usize) -> Option<Self::Word>;
     /// A word of a line of the filter, see [`filter`].
     fn filter(self, line: u32, word: usize) -> Option<Self::Word>;
     /// The prefix rows of the policy in force.
@@ -216,6 +216,10 @@ impl Place {
     }
 }
 
+/// Networks whose sources share a crowd cell.
+const CROWD_WIDTH_V4: u8 = 16;
+const CROWD_WIDTH_V6: u8 = 32;
+
 /// Charges of 10 000 per second for link survival and 1 000 per second for spared traffic, each with a burst
 /// of a second.
 const LINK_BUDGET: Rate =
@@ -255,7 +259,7 @@ pub fn judge<E: Engine>(engine: E, tables: &PolicyTables, packet: &mut Packet) -
 /// Takes one from a budget of the host or of a meter.
 #[inline(always)]
 fn spend<E: Engine>(engine: E, place: usize, rate: &Rate) -> bool {
-    let Some(word) = engine.lone(place as u32) else { return false };
+    let Some(word) = engine.lone(place as u32, 0) else { return false };
     let Some(cost) = rate.cost(1) else { return false };
     table::charge(word, engine.now(true), cost, rate, || (), || true) == Charge::Done
 }
@@ -390,7 +394,8 @@ fn decide_in_place<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet,
         return decide(engine, tables, packet, index);
     }
     let now = engine.now(rule.flags & RULE_COARSE != 0);
-    let key = Key { meter: rule.meters[0], unit: PACKETS, tag: tag(engine, meter, packet) };
+    let tag = if is_lone(meter) { 0 } else { tag(engine, meter, packet) };
+    let key = Key { meter: rule.meters[0], unit: PACKETS, tag };
     let mut answer = charge_unit(engine, tables, packet, now, key);
     if answer == Answer::ABSENT {
         answer = engine.claim(tables, packet, now, key);
@@ -512,6 +517,18 @@ fn units(packet: &Packet, unit: usize) -> u64 {
     if unit == PACKETS { 1 } else { u64::from(packet.length) }
 }
 
+/// Whether all packets of a meter share one bucket.
+#[inline(always)]
+fn is_lone(meter: &Meter) -> bool {
+    meter.flags & METER_LONE != 0
+}
+
+/// A word of that bucket.
+#[inline(always)]
+fn lone_word<E: Engine>(engine: E, meter: &Meter, unit: usize) -> Option<E::Word> {
+    engine.lone(meter.slot & (MAX_METERS as u32 - 1), unit & 1)
+}
+
 /// The tag of a packet's bucket under a meter.
 #[inline(always)]
 fn tag<E: Engine>(engine: E, meter: &Meter, packet: &Packet) -> u64 {
@@ -543,6 +560,9 @@ pub fn network_key(meter: &Meter, packet: &Packet) -> (u64, u64, u8) {
 pub fn look<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: u64, meter: u16) -> Answer {
     let meter = meter_at(tables, meter);
     let Some(costs) = costs(meter, packet) else { return Answer::refused(Refusal::Oversize, Place::NONE) };
+    if is_lone(meter) {
+        return look_lone(engine, meter, now, costs);
+    }
     let tag = tag(engine, meter, packet);
     if !may_live(engine, tag) {
         return Answer::ROOM;
@@ -561,11 +581,25 @@ pub fn look<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: u
     Answer::ROOM
 }
 
+#[inline(always)]
+fn look_lone<E: Engine>(engine: E, meter: &Meter, now: u64, costs: [u64; 2]) -> Answer {
+    for unit in [PACKETS, BYTES] {
+        let rate = &meter.rates[unit];
+        if rate.multiplier != 0
+            && let Some(word) = lone_word(engine, meter, unit)
+            && let Err(refusal) = bucket::admit(word.load(), now, costs[unit], rate.tolerance)
+        {
+            return Answer::refused(refusal, Place::NONE);
+        }
+    }
+    Answer::ROOM
+}
+
 /// Charges a meter in all its units or in none, and says which units were charged to a crowd cell.
 #[inline(always)]
 fn charge<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: u64, index: u16) -> Answer {
     let meter = meter_at(tables, index);
-    let tag = tag(engine, meter, packet);
+    let tag = if is_lone(meter) { 0 } else { tag(engine, meter, packet) };
     if meter.rates[BYTES].multiplier == 0 {
         return charge_or_claim(engine, tables, packet, now, Key { meter: index, unit: PACKETS, tag });
     }
@@ -614,6 +648,12 @@ pub fn charge_unit<E: Engine>(
     let Some(cost) = meter.rates[unit & 1].cost(units(packet, unit)) else {
         return Answer::refused(Refusal::Oversize, Place::NONE);
     };
+    if is_lone(meter) {
+        let Some(word) = lone_word(engine, meter, unit) else {
+            return Answer::refused(Refusal::Over, Place::NONE);
+        };
+        return answer(table::charge(word, now, cost, &meter.rates[unit & 1], || (), || true), Place::NONE);
+    }
     let set_index = hash::set_index(engine, tag);
     let Some(set) = engine.set(set_index) else { return Answer::refused(Refusal::Over, Place::NONE) };
     let found = if may_live(engine, tag) { find(engine, set, tag, unit) } else { None };
@@ -707,7 +747,8 @@ fn description(meter: &Meter, packet: &Packet, passed: u64) -> Description {
     }
 }
 
-/// Sources that may not claim a bucket share that of their /16 or /32, at eight times the rate.
+/// Sources that may not claim a bucket share that of their /16 or /32, at eight times the rate; wider keys share
+/// their own cell.
 #[inline(always)]
 fn charge_crowd<E: Engine>(engine: E, meter: &Meter, packet: &Packet, now: u64, unit: usize) -> Answer {
     let cell = crowd_cell(engine, meter, packet);
@@ -726,9 +767,11 @@ fn charge_crowd<E: Engine>(engine: E, meter: &Meter, packet: &Packet, now: u64, 
 #[inline(always)]
 fn crowd_cell<E: Engine>(engine: E, meter: &Meter, packet: &Packet) -> u32 {
     let (high, low) = if packet.source_is_v4() {
-        (0, packet.source_low >> 16 << 16)
+        let width = if meter.width_v4 < CROWD_WIDTH_V4 { meter.width_v4 } else { CROWD_WIDTH_V4 };
+        (0, packet.source_low & !(0xffff_ffff >> (width & 31)))
     } else {
-        (packet.source_high >> 32 << 32, 0)
+        let width = if meter.width_v6 < CROWD_WIDTH_V6 { meter.width_v6 } else { CROWD_WIDTH_V6 };
+        (packet.source_high & !(u64::MAX >> (width & 63)), 0)
     };
     let hash = hash::tag(hash::network(engine, high, low), meter.id);
     (meter.slot & 255) * CROWD_CELLS as u32 + (hash >> 32) as u32 % CROWD_CELLS as u32
@@ -738,7 +781,7 @@ fn crowd_cell<E: Engine>(engine: E, meter: &Meter, packet: &Packet) -> u32 {
 #[inline(always)]
 pub fn give_back<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, meter: u16, crowd: u32) {
     let meter = meter_at(tables, meter);
-    let tag = tag(engine, meter, packet);
+    let tag = if is_lone(meter) { 0 } else { tag(engine, meter, packet) };
     for unit in [PACKETS, BYTES] {
         let kept = unit == PACKETS && crowd & Answer::ONLY_BYTES != 0;
         if meter.rates[unit].multiplier != 0 && !kept {
@@ -752,6 +795,14 @@ pub fn give_back<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, m
 #[inline(always)]
 fn give_back_unit<E: Engine>(engine: E, meter: &Meter, packet: &Packet, tag: u64, unit: usize, crowd: u32) {
     let rate = &meter.rates[unit & 1];
+    if is_lone(meter) {
+        if let Some(word) = lone_word(engine, meter, unit)
+            && let Some(cost) = rate.cost(units(packet, unit))
+        {
+            table::refund(word, cost);
+        }
+        return;
+    }
     if crowd >> unit & 1 != 0 {
         if let Some(word) = engine.crowd(crowd_cell(engine, meter, packet), unit)
             && let Some(cost) = rate.crowd().cost(units(packet, unit))

@@ -96,10 +96,10 @@ impl Engine for Kernel {
     }
 
     #[inline(always)]
-    fn lone(self, index: u32) -> Option<Shared> {
-        let word = maps::BUDGETS.get_ptr_mut(index)?;
-        // SAFETY: a live map value.
-        Some(unsafe { Shared::new(&raw mut (*word).word) })
+    fn lone(self, index: u32, word: usize) -> Option<Shared> {
+        let line = maps::BUDGETS.get_ptr_mut(index)?;
+        // SAFETY: a live map value of eight words; the masked index is inside it.
+        Some(unsafe { Shared::new(line.cast::<u64>().add(word & 7)) })
     }
 
     #[inline(always)]

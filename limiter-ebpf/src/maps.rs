@@ -41,7 +41,7 @@ pub static FILTER: Array<FilterLine, 1, MAPPED> = Array::new();
 #[btf_map]
 pub static CROWD: Array<CrowdCell, { 256 * 4096 }, MAPPED> = Array::new();
 
-/// Claim budgets and the host's own budgets, each on its cache line.
+/// Claim budgets, buckets of rules, and the host's own budgets, each on its cache line.
 #[btf_map]
 pub static BUDGETS: Array<LoneWord, { lone::COUNT }, MAPPED> = Array::new();
 

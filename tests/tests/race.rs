@@ -22,25 +22,25 @@ use limiter_tests::{
 const BURST: u64 = 100_000;
 
 /// So slow that neither the interval nor the spread of the coarse clock, a tenth of a packet, hide a race.
-fn policy(run: u64) -> String {
+fn policy(per: &str, run: u64) -> String {
     format!(
-        "version = 1\n[[rule]]\nname = \"race-{run}\"\nlimit = [{{ per = \"source\", rate = \"10/s\", burst = {BURST} }}]\n"
+        "version = 1\n[[rule]]\nname = \"race-{run}\"\nlimit = [{{ per = \"{per}\", rate = \"10/s\", burst = {BURST} }}]\n"
     )
 }
 
 /// Packets refused in a row after which a bucket is called empty.
 const EMPTY: u32 = 200;
 
-/// Two CPUs spend one full bucket, a packet at a time. What was admitted, and the most that may be: the burst,
-/// the rate times the interval, and one packet for each CPU at the claim.
-fn spend(admits: impl Fn(&[u8]) -> bool + Sync) -> (u64, u64) {
-    let frame = ethernet(&[], IPV4, &V4::from("192.0.2.1").packet(UDP, &udp(1, 2, b"")));
+/// Two CPUs spend one full bucket, a packet at a time, each from its source. What was admitted, and the most that may
+/// be: the burst, the rate times the interval, and one packet for each CPU at the claim.
+fn spend(sources: [&str; 2], admits: impl Fn(&[u8]) -> bool + Sync) -> (u64, u64) {
+    let frames = sources.map(|source| ethernet(&[], IPV4, &V4::from(source).packet(UDP, &udp(1, 2, b""))));
     let start = Barrier::new(2);
     let begin = clock::precise();
     let admitted = thread::scope(|scope| {
         let spenders: Vec<_> = (0..2)
             .map(|cpu| {
-                let (admits, frame, start) = (&admits, &frame, &start);
+                let (admits, frame, start) = (&admits, &frames[cpu], &start);
                 scope.spawn(move || {
                     clock::pin_to(cpu);
                     start.wait();
@@ -66,10 +66,17 @@ fn spend(admits: impl Fn(&[u8]) -> bool + Sync) -> (u64, u64) {
 #[test]
 fn two_cpus_spend_each_token_once() {
     let mut guard = Guard::with("version = 1");
-    for run in 0..8 {
-        guard.publish(&policy(run));
+    // A source from both CPUs; two of a prefix; a rule, whoever sends.
+    let cases = [
+        ("source", ["192.0.2.1", "192.0.2.1"]),
+        ("source/24,48", ["192.0.2.1", "192.0.2.2"]),
+        ("rule", ["192.0.2.1", "198.51.100.1"]),
+    ];
+    for run in 0..12 {
+        let (per, sources) = cases[run as usize % cases.len()];
+        guard.publish(&policy(per, run));
         let runner = guard.runner();
-        let (admitted, most) = spend(|frame| runner.judge(frame).verdict() == Verdict::Pass);
+        let (admitted, most) = spend(sources, |frame| runner.judge(frame).verdict() == Verdict::Pass);
         assert!(admitted <= most, "{admitted} admitted of at most {most}");
         assert!(admitted >= BURST * 98 / 100, "{admitted} admitted of a burst of {BURST}");
         assert_eq!(guard.counted(&format!("race-{run}"), Outcome::PassWithin).packets, admitted);
@@ -83,8 +90,8 @@ fn a_bucket_that_checks_and_then_acts_fails_the_same_test() {
     // Only CPUs that run at the same time race: a busy machine may need some tries.
     let mut seen = Vec::new();
     for run in 0..30 {
-        guard.publish(&policy(run));
-        let (admitted, most) = spend(|frame| runner.admits(frame));
+        guard.publish(&policy("source", run));
+        let (admitted, most) = spend(["192.0.2.1"; 2], |frame| runner.admits(frame));
         if admitted > most {
             return;
         }

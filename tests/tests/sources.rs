@@ -52,6 +52,35 @@ fn a_64_shares_a_bucket_and_two_do_not() {
     assert!(wire.pass(&[last]).is_empty(), "the last address of the first /64 finds its bucket empty");
 }
 
+#[test]
+fn all_sources_of_a_prefix_share_its_bucket() {
+    let policy = THREE_EACH.replace("\"source\"", "\"source/24,48\"");
+    let (_pair, _guard, mut wire) = guarded(&policy);
+    let many: Vec<Vec<u8>> =
+        (1..=10).map(|network| v6(&format!("2001:db8:7:{network}::1"), network)).collect();
+    assert!(wire.pass(&many) == many[..3], "three of ten /64 in one /48 come through");
+    let next = v6("2001:db8:8::1", 1);
+    assert!(wire.pass(std::slice::from_ref(&next)) == [next], "the next /48 has a bucket of its own");
+    let v4 = |network: u8, host: u16| {
+        let source = format!("198.51.{network}.{host}");
+        ethernet(&[], IPV4, &V4::from(&source).packet(UDP, &udp(host, 53, b"")))
+    };
+    let many: Vec<Vec<u8>> = (1..=10).map(|host| v4(100, host)).collect();
+    assert!(wire.pass(&many) == many[..3], "three of ten addresses in one /24 come through");
+    let next = v4(101, 1);
+    assert!(wire.pass(std::slice::from_ref(&next)) == [next], "the next /24 has a bucket of its own");
+}
+
+#[test]
+fn everybody_shares_the_bucket_of_a_rule() {
+    let policy = THREE_EACH.replace("\"source\"", "\"rule\"");
+    let (_pair, _guard, mut wire) = guarded(&policy);
+    let many: Vec<Vec<u8>> = (1..=10).map(|network| v6(&format!("2001:db{network}::1"), network)).collect();
+    assert!(wire.pass(&many) == many[..3], "three of ten networks come through");
+    let shapes = shapes_v4("198.51.100.1");
+    assert!(wire.pass(&shapes).is_empty(), "nobody finds more");
+}
+
 /// Packets of one IPv4 source in every shape.
 fn shapes_v4(source: &str) -> Vec<Vec<u8>> {
     let v4 =

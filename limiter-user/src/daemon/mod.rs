@@ -270,7 +270,8 @@ impl Daemon {
         let live =
             basis.in_force.as_ref().and_then(|in_force| in_force.reading.as_ref()).and_then(|reading| {
                 let (buckets, now) = self.core().live_buckets(live::MOST)?;
-                Some(live::judge(&buckets, now, reading, &prepared.compiled))
+                let lone_words = |slot| self.core().lone_words(slot);
+                Some(live::judge(&buckets, now, lone_words, reading, &prepared.compiled))
             });
         Ok(SetPolicy {
             applied: false,

@@ -256,6 +256,11 @@ impl Core {
         read.ok().map(|()| (buckets, datapath.now()))
     }
 
+    /// See [`crate::datapath::Datapath::lone_words`].
+    pub(super) fn lone_words(&self, slot: u32) -> [u64; 2] {
+        self.datapath.as_ref().map_or([0; 2], |datapath| datapath.lone_words(slot))
+    }
+
     /// The policy in force as the answer to what put it there.
     pub fn describe_in_force(&self) -> Option<SetPolicy> {
         let sealed = &self.in_force.as_ref()?.sealed;

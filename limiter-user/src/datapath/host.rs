@@ -25,7 +25,7 @@ pub struct Host {
     geometry: Geometry,
     sets: Vec<SetCells>,
     crowd: Vec<[Cell<u64>; 2]>,
-    lone: Vec<Cell<u64>>,
+    lone: Vec<[Cell<u64>; 8]>,
     filter: Vec<[Cell<u64>; 8]>,
     rows: Vec<Row>,
     ban_sources: BTreeMap<[u64; 2], Ban>,
@@ -51,7 +51,7 @@ impl Host {
             geometry,
             sets: vec![SetCells::default(); geometry.sets as usize],
             crowd: vec![<[Cell<u64>; 2]>::default(); MAX_METERS * CROWD_CELLS],
-            lone: vec![Cell::default(); lone::COUNT],
+            lone: vec![<[Cell<u64>; 8]>::default(); lone::COUNT],
             filter: vec![<[Cell<u64>; 8]>::default(); filter::lines(geometry.sets) as usize],
             rows: rows.to_vec(),
             ban_sources: BTreeMap::new(),
@@ -68,7 +68,7 @@ impl Host {
         self.rows = rows.to_vec();
         for &meter in retired {
             let meter = meter as usize;
-            self.lone[meter].set(0);
+            self.lone[meter].iter().for_each(|word| word.set(0));
             for cell in &self.crowd[meter * CROWD_CELLS..(meter + 1) * CROWD_CELLS] {
                 cell.iter().for_each(|word| word.set(0));
             }
@@ -98,6 +98,13 @@ impl Host {
     /// Sets where packets come in from now on: the position among the interfaces that the policy names, if it does.
     pub fn set_interface(&self, position: Option<usize>) {
         self.interface.set(position.map_or(0, |position| position + 1));
+    }
+
+    /// Sets the words of the one bucket of a meter, by its slot.
+    pub fn set_lone(&self, slot: u32, words: [u64; 2]) {
+        if let Some(line) = self.lone.get(slot as usize) {
+            line.iter().zip(words).for_each(|(place, word)| place.set(word));
+        }
     }
 
     /// Sets the time, in ticks of 1/64 ns since the epoch.
@@ -204,8 +211,8 @@ impl<'a> Engine for &'a Host {
         self.crowd.get(cell as usize).map(|cell| HostWord(&cell[unit]))
     }
 
-    fn lone(self, index: u32) -> Option<HostWord<'a>> {
-        self.lone.get(index as usize).map(HostWord)
+    fn lone(self, index: u32, word: usize) -> Option<HostWord<'a>> {
+        Some(HostWord(self.lone.get(index as usize)?.get(word)?))
     }
 
     fn filter(self, line: u32, word: usize) -> Option<HostWord<'a>> {

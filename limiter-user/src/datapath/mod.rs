@@ -100,7 +100,7 @@ pub struct Image<'a> {
     pub rows: &'a [Row],
     /// Counter slots that belonged to a rule that is gone: zeroed before the policy counts.
     pub reused_rules: &'a [u16],
-    /// Meter slots that belonged to a meter that is gone: claim budget and crowd cells are zeroed.
+    /// Meter slots that belonged to a meter that is gone: budgets, lone buckets and crowd cells are zeroed.
     pub reused_meters: &'a [u32],
 }
 
@@ -259,6 +259,9 @@ pub trait Datapath: Send {
 
     /// Every described bucket that is not full, read live through the mapping.
     fn buckets(&self, visit: &mut dyn FnMut(Bucket)) -> Result<(), Error>;
+
+    /// The words, by unit, of the one bucket of the meter in that slot.
+    fn lone_words(&self, slot: u32) -> [u64; 2];
 
     /// Fills buckets of every source in a prefix; how many were not full.
     fn refill(&mut self, prefix: &IpNet, what: Refill) -> Result<u64, Error>;

@@ -49,6 +49,8 @@ pub struct State {
     pub counters: BTreeMap<u16, Box<RuleTotals>>,
     pub table: TableUse,
     pub buckets: Vec<Bucket>,
+    /// Words of the one bucket of a meter, by its slot; 0 = full.
+    pub lone_words: BTreeMap<u32, [u64; 2]>,
     pub ban_capacity: u32,
     pub bans: BTreeMap<IpNet, Ban>,
     /// The next publish fails with this reason.
@@ -77,6 +79,7 @@ impl Default for State {
             counters: BTreeMap::new(),
             table: TableUse { entries: 1 << 20, used: 0, pressure: 0 },
             buckets: Vec::new(),
+            lone_words: BTreeMap::new(),
             ban_capacity: 1 << 18,
             bans: BTreeMap::new(),
             refuse_publish: None,
@@ -277,6 +280,10 @@ impl Datapath for Twin {
         let state = self.state();
         state.buckets.iter().filter(|bucket| !bucket.is_full(state.now)).for_each(|bucket| visit(*bucket));
         Ok(())
+    }
+
+    fn lone_words(&self, slot: u32) -> [u64; 2] {
+        self.state().lone_words.get(&slot).copied().unwrap_or_default()
     }
 
     fn refill(&mut self, prefix: &IpNet, what: Refill) -> Result<u64, Error> {

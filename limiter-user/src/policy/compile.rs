@@ -2,8 +2,8 @@
 
 use limiter_common::abi::{
     self, ABI_VERSION, BYTES, Embedded, HAS_BYTES, HAS_DESTINATIONS, HAS_INTERFACES, HAS_SETS,
-    HAS_SOURCE_PORTS, HAS_V6_PREFIXES, MALFORMED_PASSES, MAX_DESTINATIONS, MAX_METERS, MAX_RULES, Meter,
-    PolicyTables, RULE_BEFORE_BANS, RULE_COARSE, action,
+    HAS_SOURCE_PORTS, HAS_V6_PREFIXES, MALFORMED_PASSES, MAX_DESTINATIONS, MAX_METERS, MAX_RULES, METER_LONE,
+    Meter, PolicyTables, RULE_BEFORE_BANS, RULE_COARSE, action,
 };
 
 use super::{
@@ -64,9 +64,10 @@ fn build(policy: &Policy, host: &HostFacts<'_>, report: &mut Report) -> Option<C
         return None;
     };
 
-    let fills: Vec<u64> = plan.meters.list.iter().map(PlannedMeter::longest_fill).collect();
-    let budgets = match budgets(&fills, host.buckets) {
-        Ok(budgets) => budgets,
+    let claiming = plan.meters.list.iter().filter(|meter| !meter.is_lone());
+    let fills: Vec<u64> = claiming.map(PlannedMeter::longest_fill).collect();
+    let mut budgets = match budgets(&fills, host.buckets) {
+        Ok(budgets) => budgets.into_iter(),
         Err(TooSmall { needed }) => {
             report.error(
                 &policy.place,
@@ -80,9 +81,10 @@ fn build(policy: &Policy, host: &HostFacts<'_>, report: &mut Report) -> Option<C
         }
     };
     let mut meters = Vec::new();
-    for ((planned, claims), meter) in plan.meters.list.iter().zip(budgets).zip(&mut tables.meters) {
+    for (planned, meter) in plan.meters.list.iter().zip(&mut tables.meters) {
+        let claims = if planned.is_lone() { None } else { budgets.next() };
         let slot = meter_slots.all.get(&planned.id).copied().unwrap_or(0);
-        *meter = encode(planned, claims, slot, policy);
+        *meter = encode(planned, claims.unwrap_or_default(), slot);
         meters.push(describe(planned, meter));
         if meter.rates[BYTES].multiplier != 0 {
             tables.header.flags |= HAS_BYTES;
@@ -171,7 +173,7 @@ fn fill_places(tables: &mut PolicyTables, policy: &Policy) {
     into.services[..placed.table.len()].copy_from_slice(&placed.table);
 }
 
-fn encode(planned: &PlannedMeter, claims: abi::Rate, slot: u32, policy: &Policy) -> Meter {
+fn encode(planned: &PlannedMeter, claims: abi::Rate, slot: u32) -> Meter {
     let encoded = |unit: Unit| {
         planned.rates[unit.index()].as_ref().map_or_else(abi::Rate::default, |rate| rate.encoded)
     };
@@ -183,10 +185,11 @@ fn encode(planned: &PlannedMeter, claims: abi::Rate, slot: u32, policy: &Policy)
         claims,
         id: planned.id,
         slot,
-        width_v4: policy.default.source.ipv4,
-        width_v6: policy.default.source.ipv6,
+        width_v4: planned.widths.ipv4,
+        width_v6: planned.widths.ipv6,
         scale: planned.longest_fill().max(1).ilog2() as u8,
-        reserved: [0; 5],
+        flags: if planned.is_lone() { METER_LONE } else { 0 },
+        reserved: [0; 4],
     }
 }
 
@@ -202,7 +205,10 @@ fn describe(planned: &PlannedMeter, meter: &Meter) -> MeterInfo {
         observing: planned.observing,
         packets: planned.rates[abi::PACKETS].as_ref().map(info),
         bytes: planned.rates[abi::BYTES].as_ref().map(info),
-        claims_per_second: TICKS_PER_SECOND as f64 / meter.claims.multiplier as f64,
+        claims_per_second: match meter.claims.multiplier {
+            0 => 0.0,
+            multiplier => TICKS_PER_SECOND as f64 / multiplier as f64,
+        },
     }
 }
 

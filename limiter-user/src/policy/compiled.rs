@@ -45,7 +45,7 @@ pub struct Compiled {
     pub warnings: Vec<Diagnostic>,
     /// Counter slots that belonged to a retired rule: to be zeroed before use.
     pub reused_rules: Vec<u16>,
-    /// Meter slots that belonged to a retired meter: claim budget and crowd cells are to be zeroed.
+    /// Meter slots that belonged to a retired meter: budgets, lone buckets and crowd cells are to be zeroed.
     pub reused_meters: Vec<u32>,
 }
 
@@ -87,6 +87,6 @@ pub struct MeterInfo {
     pub observing: bool,
     pub packets: Option<RateInfo>,
     pub bytes: Option<RateInfo>,
-    /// New buckets per second it may claim.
+    /// New buckets per second it may claim; 0 where there is but one.
     pub claims_per_second: f64,
 }

@@ -20,6 +20,8 @@ pub(super) struct PlannedMeter {
     /// Rules that charge it; `""` is the `[default]`.
     pub rules: Vec<String>,
     pub scope: Scope,
+    /// Prefix lengths of its keys; zeros where there is but one bucket.
+    pub widths: Widths,
     pub observing: bool,
     /// By [`super::Unit::index`].
     pub rates: [Option<Rate>; 2],
@@ -36,9 +38,24 @@ pub(super) struct Meters {
 }
 
 impl PlannedMeter {
+    /// Whether all its packets share one bucket, which is not in the table.
+    pub fn is_lone(&self) -> bool {
+        self.scope == Scope::Rule
+    }
+
     /// Ticks an empty bucket takes to fill, at most.
     pub fn longest_fill(&self) -> u64 {
         self.rates.iter().flatten().map(|rate| rate.encoded.tolerance).max().unwrap_or(0)
+    }
+}
+
+impl Meters {
+    /// A packet that one source may not send is not charged to what it shares with others.
+    fn narrowest_first(&self, of_rule: &mut [u16]) {
+        of_rule.sort_by_key(|meter| {
+            let Widths { ipv4, ipv6 } = self.list[usize::from(*meter)].widths;
+            std::cmp::Reverse(u16::from(ipv4) + u16::from(ipv6))
+        });
     }
 }
 
@@ -48,6 +65,7 @@ pub(super) fn plan(default: &Defaults, rules: &[Rule], report: &mut Report) -> M
     for limit in &default.limit {
         add(&mut meters, &mut floor, limit, "", false, default.source, report);
     }
+    meters.narrowest_first(&mut floor);
     let of_default = match default.verdict {
         Verdict::Pass => floor.clone(),
         Verdict::Drop => Vec::new(),
@@ -59,6 +77,7 @@ pub(super) fn plan(default: &Defaults, rules: &[Rule], report: &mut Report) -> M
             for limit in limits {
                 add(&mut meters, &mut own, limit, &rule.name, rule.observe, default.source, report);
             }
+            meters.narrowest_first(&mut own);
             // Whoever this rule admits also spends from the floor; an observing rule admits nobody.
             if !rule.observe {
                 for meter in &floor {
@@ -97,7 +116,7 @@ fn add(
     limit: &Limit,
     rule: &str,
     observing: bool,
-    widths: Widths,
+    source: Widths,
     report: &mut Report,
 ) {
     let (owner, name) = match &limit.name {
@@ -105,8 +124,14 @@ fn add(
         None if rule.is_empty() => ("default", ""),
         None => ("rule", rule),
     };
+    let widths = match limit.scope {
+        Scope::Source => source,
+        Scope::Prefix(widths) => widths,
+        Scope::Rule => Widths { ipv4: 0, ipv6: 0 },
+    };
     let scope = match limit.scope {
-        Scope::Source => format!("source/{},{}", widths.ipv4, widths.ipv6),
+        Scope::Source | Scope::Prefix(_) => format!("source/{},{}", widths.ipv4, widths.ipv6),
+        Scope::Rule => limit.scope.to_string(),
     };
     let mode = if observing { "observe" } else { "enforce" };
     let parts = [owner.to_owned(), name.to_owned(), scope, mode.to_owned()];
@@ -128,6 +153,7 @@ fn add(
                 limit: limit.name.clone(),
                 rules: Vec::new(),
                 scope: limit.scope,
+                widths,
                 observing,
                 rates: [None, None],
                 place: limit.place.clone(),

@@ -25,7 +25,7 @@ impl fmt::Display for Verdict {
 }
 
 /// Prefix lengths that make a source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Widths {
     pub ipv4: u8,
     pub ipv6: u8,
@@ -86,12 +86,18 @@ pub struct Service {
 pub enum Scope {
     /// The source, as wide as `[default] source` says.
     Source,
+    /// All sources of one prefix together; never exactly as wide as a source.
+    Prefix(Widths),
+    /// All packets together.
+    Rule,
 }
 
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Source => f.write_str("source"),
+            Self::Prefix(Widths { ipv4, ipv6 }) => write!(f, "source/{ipv4},{ipv6}"),
+            Self::Rule => f.write_str("rule"),
         }
     }
 }

@@ -35,8 +35,12 @@ pub fn policy(random: &mut Random, family: u64) -> String {
     let family = Family { number: family, sets, services, has_limit: random.one_in(2) };
     if family.has_limit {
         let name = family.limit();
-        writeln!(text, "\n[limits]\n{name} = {{ per = \"source\", rate = \"4/15m\", burst = 4 }}")
-            .expect("a string takes text");
+        let (per, packets) = *random.pick(&[("source", 4), ("source", 4), ("source/16,40", 9), ("rule", 60)]);
+        writeln!(
+            text,
+            "\n[limits]\n{name} = {{ per = \"{per}\", rate = \"{packets}/15m\", burst = {packets} }}"
+        )
+        .expect("a string takes text");
     }
     for rule in 0..random.index(10) {
         write_rule(random, &mut text, rule, &family);
@@ -160,6 +164,14 @@ fn limits(random: &mut Random, family: &Family) -> String {
     if limits.is_empty() || random.one_in(3) {
         // Some packets are dearer than the whole of it.
         limits.push("{ per = \"source\", rate = \"200 B/15m\", burst = \"200 B\" }".to_owned());
+    }
+    if random.one_in(4) {
+        let (v4, v6) = *random.pick(&[(24, 48), (16, 32), (8, 24), (20, 44)]);
+        limits.push(format!("{{ per = \"source/{v4},{v6}\", rate = \"6/15m\", burst = 6 }}"));
+    }
+    if limits.len() < 4 && random.one_in(4) {
+        let (amount, burst) = *random.pick(&[("30/15m", "30"), ("9/15m", "9"), ("2 kB/15m", "\"2 kB\"")]);
+        limits.push(format!("{{ per = \"rule\", rate = \"{amount}\", burst = {burst} }}"));
     }
     limits.join(", ")
 }

@@ -28,7 +28,7 @@ use aya::programs::Xdp;
 use ipnet::IpNet;
 use limiter_common::abi::{
     BYTES, Ban, BucketSet, CROWD_CELLS, Counter, CrowdCell, FAMILIES, FilterLine, Geometry, Header, LoneWord,
-    MAX_RULES, PACKETS, POLICY_SLOTS, PolicyTables, ROW_BYTES, Row, RuleCounters, WAYS, lone,
+    MAX_RULES, Meter, PACKETS, POLICY_SLOTS, PolicyTables, ROW_BYTES, Row, RuleCounters, WAYS, lone,
 };
 use limiter_common::event::Event;
 use limiter_common::filter::lines as filter_lines;
@@ -216,7 +216,9 @@ impl Kernel {
         }
         for &meter in image.reused_meters {
             let meter = meter as usize % limiter_common::abi::MAX_METERS;
-            self.budgets.word(meter, 0).store(0, Ordering::SeqCst);
+            for word in 0..size_of::<LoneWord>() / 8 {
+                self.budgets.word(meter, word).store(0, Ordering::SeqCst);
+            }
             for cell in 0..CROWD_CELLS {
                 for unit in [PACKETS, BYTES] {
                     self.crowd.word(meter * CROWD_CELLS + cell, unit).store(0, Ordering::SeqCst);
@@ -284,11 +286,14 @@ impl Datapath for Kernel {
             sealed_bytes: sealed.len() as u64,
             ..image.tables.header
         };
-        let relaxed = relax::relaxed(
+        let mut relaxed = relax::relaxed(
             // SAFETY: live values, and only this writes them.
             charged_by.map(|slot| unsafe { &(*self.policies.get(slot as usize)).meters }),
             &image.tables.meters,
         );
+        // What was zeroed was charged until this moment by whom it belonged to.
+        let takes_over = |meter: &&Meter| meter.id != 0 && image.reused_meters.contains(&meter.slot);
+        relaxed.extend(image.tables.meters.iter().filter(takes_over));
         let tables = self.policies.get(slot as usize);
         // SAFETY: inside the mapping, and no packet reads this slot: it has not been in force since before
         // the wait in `publish_image`.
@@ -421,6 +426,11 @@ impl Datapath for Kernel {
             }
         });
         Ok(())
+    }
+
+    fn lone_words(&self, slot: u32) -> [u64; 2] {
+        let slot = slot as usize % limiter_common::abi::MAX_METERS;
+        [PACKETS, BYTES].map(|unit| self.budgets.word(slot, unit).load(Ordering::Relaxed))
     }
 
     fn refill(&mut self, prefix: &IpNet, what: Refill) -> Result<u64, Error> {

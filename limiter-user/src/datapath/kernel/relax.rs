@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use limiter_common::abi::{BYTES, CROWD_CELLS, MAX_METERS, Meter, PACKETS, WAYS};
+use limiter_common::abi::{BYTES, CROWD_CELLS, MAX_METERS, METER_LONE, Meter, PACKETS, WAYS};
 use limiter_common::hash;
 
 use super::Kernel;
@@ -28,7 +28,7 @@ pub fn relaxed<'a>(old: impl IntoIterator<Item = &'a [Meter; MAX_METERS]>, new: 
 }
 
 impl Kernel {
-    /// Mends the buckets, crowd cells and claim budgets of these meters. Called once their policy is in force.
+    /// Mends the buckets, crowd cells and budgets of these meters. Called once their policy is in force.
     pub(super) fn relax(&self, meters: &[Meter]) {
         if meters.is_empty() {
             return;
@@ -54,6 +54,12 @@ impl Kernel {
         }
         for meter in meters {
             let slot = meter.slot as usize % MAX_METERS;
+            if meter.flags & METER_LONE != 0 {
+                for unit in [PACKETS, BYTES] {
+                    self.bring_near(self.budgets.word(slot, unit), meter.rates[unit].tolerance);
+                }
+                continue;
+            }
             self.bring_near(self.budgets.word(slot, 0), meter.claims.tolerance);
             for cell in slot * CROWD_CELLS..(slot + 1) * CROWD_CELLS {
                 for unit in [PACKETS, BYTES] {

@@ -13,7 +13,7 @@ use super::{
 use crate::policy::{
     diagnostic::Report,
     document::{Entry, Keys, Value},
-    model::{Defaults, Set, Sources, Verdict, Widths},
+    model::{Defaults, Scope, Set, Sources, Verdict, Widths},
     prefixes::MAPPED,
 };
 
@@ -124,6 +124,17 @@ pub(super) fn read(
     named_limits: &Limits<'_>,
     report: &mut Report,
 ) -> Defaults {
+    let floor = |entry: &Entry<'_>, report: &mut Report| {
+        let limits = limits::list(&entry.value, named_limits, report);
+        for limit in limits.iter().filter(|limit| limit.scope == Scope::Rule) {
+            report.error(
+                &limit.place,
+                "`limit` of `[default]` is a floor under each source, and this is one bucket for all of them",
+                "put a limit `per = \"rule\"` into a rule, the last one for whatever is left",
+            );
+        }
+        limits
+    };
     let keys = keys(section);
     let verdict = |key: &str, usual: Verdict, report: &mut Report| {
         keys.get(key).and_then(|entry| entry.value.word(key, &VERDICTS, report)).unwrap_or(usual)
@@ -132,9 +143,7 @@ pub(super) fn read(
         verdict: verdict("verdict", Verdict::Pass, report),
         malformed: verdict("malformed", Verdict::Drop, report),
         source: base.widths,
-        limit: keys
-            .get("limit")
-            .map_or_else(Vec::new, |entry| limits::list(&entry.value, named_limits, report)),
+        limit: keys.get("limit").map_or_else(Vec::new, |entry| floor(entry, report)),
         never_ban: keys.get("never-ban").map_or_else(Sources::default, |entry| {
             sets::sources(&entry.value, "never-ban", named_sets, &base.embedded, report)
         }),

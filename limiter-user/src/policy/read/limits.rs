@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::{Named, Sections};
 use crate::policy::{
     diagnostic::Report,
-    document::{Entry, Keys, LATER, Table, Value},
-    model::{Limit, Scope},
+    document::{Entry, Keys, Table, Value},
+    model::{Limit, Scope, Widths},
     rate::{BadNumber, Rate, Unit, checked_burst, parse_burst, parse_rate},
     suggest::nearest,
 };
@@ -26,15 +26,18 @@ pub(super) struct Limits<'d> {
     pub of_packets: Named<Limit>,
     /// What endpoints use or only requests can have, as it is written.
     pub of_requests: Vec<Entry<'d>>,
+    /// How wide a source is.
+    source: Widths,
 }
 
-/// `of_endpoints`: names of limits that endpoints use.
+/// `of_endpoints`: names of limits that endpoints use. `source`: how wide a source is.
 pub(super) fn read<'d>(
     section: &Sections<'d>,
     of_endpoints: &BTreeSet<String>,
+    source: Widths,
     report: &mut Report,
 ) -> Limits<'d> {
-    let mut limits = Limits { of_packets: Named::new(), of_requests: Vec::new() };
+    let mut limits = Limits { of_packets: Named::new(), of_requests: Vec::new(), source };
     for entry in section.entries() {
         let place = entry.key_place();
         if !limits.of_packets.free("limit", entry.key, &place, report) {
@@ -46,7 +49,7 @@ pub(super) fn read<'d>(
                 limits.of_requests.push(entry.clone());
                 None
             }
-            Some(table) => one(&table, Some(entry.key), report),
+            Some(table) => one(&table, Some(entry.key), source, report),
             None => None,
         };
         limits.of_packets.add(entry.key, &place, limit);
@@ -55,10 +58,10 @@ pub(super) fn read<'d>(
 }
 
 /// One limit. A mistake in it is reported and the limit left out.
-fn one(table: &Table<'_>, name: Option<&str>, report: &mut Report) -> Option<Limit> {
+fn one(table: &Table<'_>, name: Option<&str>, source: Widths, report: &mut Report) -> Option<Limit> {
     table.allow(&KEYS, report);
     let scope = match table.get("per") {
-        Some(entry) => scope(&entry.value, report),
+        Some(entry) => scope(&entry.value, source, report),
         None => {
             report.missing(&table.place(), "the limit has no `per`", HELP);
             None
@@ -68,15 +71,19 @@ fn one(table: &Table<'_>, name: Option<&str>, report: &mut Report) -> Option<Lim
     Some(Limit { name: name.map(str::to_owned), place: table.place(), scope: scope?, rate: rate? })
 }
 
-fn scope(value: &Value<'_>, report: &mut Report) -> Option<Scope> {
+fn scope(value: &Value<'_>, source: Widths, report: &mut Report) -> Option<Scope> {
     let help = "write `per = \"source\"`";
     let text = value.string("`per` is a string", help, report)?;
     if text == "source" {
         return Some(Scope::Source);
     }
-    if text == "rule" || text.starts_with("source/") {
-        report.error(&value.place(), format!("`per = \"{text}\"` is {LATER}"), help);
-    } else if ["api-key", "account", "user", "endpoint"].contains(&text) || text.contains([':', '|']) {
+    if let Some(lengths) = text.strip_prefix("source/") {
+        return prefix(value, lengths, source, report);
+    }
+    if text == "rule" {
+        return Some(Scope::Rule);
+    }
+    if ["api-key", "account", "user", "endpoint"].contains(&text) || text.contains([':', '|']) {
         report.error(&value.place(), format!("`{text}` is known of requests, not of packets"), help);
     } else {
         let help = match nearest(text, ["source", "rule"]) {
@@ -86,6 +93,40 @@ fn scope(value: &Value<'_>, report: &mut Report) -> Option<Scope> {
         report.error(&value.place(), format!("a limit cannot be per `{text}`"), help);
     }
     None
+}
+
+/// The scope of `source/24,48`.
+fn prefix(value: &Value<'_>, lengths: &str, source: Widths, report: &mut Report) -> Option<Scope> {
+    let length = |text: &str, most: u8| {
+        let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
+        text.parse().ok().filter(|length: &u8| is_plain && (1..=most).contains(length))
+    };
+    let widths = lengths
+        .split_once(',')
+        .and_then(|(ipv4, ipv6)| Some(Widths { ipv4: length(ipv4, 32)?, ipv6: length(ipv6, 128)? }));
+    let Some(widths) = widths else {
+        report.error(
+            &value.place(),
+            format!("`source/{lengths}` does not say two prefix lengths"),
+            "write that of IPv4, 1 to 32, and that of IPv6, 1 to 128: `per = \"source/24,48\"`",
+        );
+        return None;
+    };
+    if widths == source {
+        return Some(Scope::Source);
+    }
+    if widths.ipv4 > source.ipv4 || widths.ipv6 > source.ipv6 {
+        report.warning(
+            &value.place(),
+            format!(
+                "`source/{lengths}` is narrower than a source, which is a /{} of IPv4 or a /{} of IPv6: one source \
+                 has many such buckets",
+                source.ipv4, source.ipv6
+            ),
+            "write `per = \"source/24,48\"`",
+        );
+    }
+    Some(Scope::Prefix(widths))
 }
 
 fn rate(table: &Table<'_>, report: &mut Report) -> Option<Rate> {
@@ -174,7 +215,7 @@ pub(super) fn list(value: &Value<'_>, limits: &Limits<'_>, report: &mut Report) 
             index.map(|index| Limit { place: item.place(), ..named.list[index].clone() })
         } else {
             let table = item.table("a limit is a name or a table", LIST, report);
-            table.and_then(|table| one(&table, None, report))
+            table.and_then(|table| one(&table, None, limits.source, report))
         };
         let Some(limit) = limit else { continue };
         let unnamed_twin = |other: &&Limit| {

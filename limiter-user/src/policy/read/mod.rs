@@ -150,7 +150,8 @@ pub(super) fn read(bundle: &Bundle, report: &mut Report) -> Option<Policy> {
     let services = services::read(&section("services", report), report);
     let limit_section = section("limits", report);
     let endpoints = list("endpoint", report);
-    let limits = limits::read(&limit_section, &policy_read::limits_of_endpoints(&endpoints), report);
+    let limits =
+        limits::read(&limit_section, &policy_read::limits_of_endpoints(&endpoints), base.widths, report);
     let default = default::read(&default_tables, base, &sets, &limits, report);
     let rules = rules::read(&list("rule", report), &sets, &services, &limits, &default, report);
     let of_requests = policy_read::Sections {

@@ -211,17 +211,62 @@ fn what_comes_later_says_so() {
 name = "a"
 penalty = { after = 1000 }
 newcomers = "50k/s"
-limit = [{ per = "rule", rate = "20k/s" }, { per = "source/24,48", rate = "500/s" }]
+limit = [{ per = "source", rate = "500/s" }]
 "#;
     insta::assert_snapshot!(refused(&bundle(text)), @r#"
     policy.toml:4:1: `penalty` of a rule is not supported by this version yet
       remove it
     policy.toml:5:1: `newcomers` of a rule is not supported by this version yet
       remove it
-    policy.toml:6:18: `per = "rule"` is not supported by this version yet
-      write `per = "source"`
-    policy.toml:6:52: `per = "source/24,48"` is not supported by this version yet
-      write `per = "source"`
+    "#);
+}
+
+#[test]
+fn prefixes_that_share_a_bucket_have_two_lengths() {
+    let limit = |per: &str| {
+        format!(
+            "version = 1\n[default]\nsource = {{ ipv6 = 56 }}\n[[rule]]\nname = \"a\"\n\
+             limit = [{{ per = \"{per}\", rate = \"5/s\" }}, {{ per = \"source\", rate = \"5/s\" }}]\n"
+        )
+    };
+    for wrong in [
+        "source/",
+        "source/24",
+        "source/24,",
+        "source/33,48",
+        "source/0,48",
+        "source/24,129",
+        "source/24,48,56",
+        "source/+4,48",
+        "source/24, 48",
+    ] {
+        let expected = format!(
+            "policy.toml:6:18: `{wrong}` does not say two prefix lengths\n  \
+             write that of IPv4, 1 to 32, and that of IPv6, 1 to 128: `per = \"source/24,48\"`"
+        );
+        assert_eq!(refused(&bundle(&limit(wrong))).trim_end(), expected);
+    }
+    assert_eq!(warned(&limit("source/24,48")), "");
+    let narrow = "is narrower than a source, which is a /32 of IPv4 or a /56 of IPv6: one source has many such buckets";
+    let found = warned(&limit("source/24,64"));
+    assert!(found.contains(&format!("warning: policy.toml:6:18: `source/24,64` {narrow}")), "{found}");
+    // As wide as a source is a source.
+    let found = refused(&bundle(&limit("source/32,56")));
+    assert!(found.contains("two limits per source in packets cannot be told apart"), "{found}");
+    let twice = limit("source/24,48").replace("per = \"source\"", "per = \"source/24,48\"");
+    let found = refused(&bundle(&twice));
+    assert!(found.contains("two limits per source/24,48 in packets cannot be told apart"), "{found}");
+}
+
+#[test]
+fn a_floor_is_not_one_bucket_for_everybody() {
+    let text = "version = 1\n[limits]\nall = { per = \"rule\", rate = \"1k/s\" }\n[default]\nlimit = [\"all\"]\n\
+                [[rule]]\nname = \"a\"\nlimit = [\"all\", { per = \"rule\", rate = \"5/s\" }, { per = \"rule\", rate = \"6/s\" }]\n";
+    insta::assert_snapshot!(refused(&bundle(text)), @r#"
+    policy.toml:5:10: `limit` of `[default]` is a floor under each source, and this is one bucket for all of them
+      put a limit `per = "rule"` into a rule, the last one for whatever is left
+    policy.toml:8:49: two limits per rule in packets cannot be told apart
+      name one of them: put it under `[limits]` and write its name here (the first is at policy.toml:8:17)
     "#);
 }
 

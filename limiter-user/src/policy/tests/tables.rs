@@ -163,6 +163,71 @@ verdict = "pass"
 }
 
 #[test]
+fn a_prefix_is_another_key_and_the_narrowest_comes_first() {
+    let text = r#"version = 1
+[default]
+limit = [{ per = "source/8,24", rate = "1k/s" }, { per = "source", rate = "1k/s" }]
+[limits]
+net = { per = "source/16,32", rate = "100/s" }
+[[rule]]
+name = "a"
+limit = ["net", { per = "source/24,48", rate = "50/s" }, { per = "source", rate = "10/s" }, { per = "source/24,48", rate = "1 MB/s" }]
+"#;
+    let compiled = compiled(&valid(text).policy, &Slots::default());
+    let keys = |rule: usize| {
+        let meters = compiled.rules[rule].meters.iter().map(|meter| usize::from(*meter));
+        meters
+            .map(|index| (&compiled.tables.meters[index], compiled.meters[index].scope.as_str()))
+            .map(|(meter, scope)| (meter.width_v4, meter.width_v6, scope))
+            .collect::<Vec<_>>()
+    };
+    let floor = [(32, 64, "source"), (8, 24, "source/8,24")];
+    let own = [(32, 64, "source"), (24, 48, "source/24,48"), (16, 32, "source/16,32")];
+    assert_eq!(keys(0), floor);
+    assert_eq!(keys(1), [&own[..], &floor].concat());
+    let both = &compiled.tables.meters[usize::from(compiled.rules[1].meters[1])];
+    assert!(both.rates.iter().all(|rate| rate.multiplier > 0), "packets and bytes of one prefix are one key");
+    let ids: std::collections::BTreeSet<u32> = compiled.meters.iter().map(|meter| meter.id).collect();
+    assert_eq!(ids.len(), 5);
+}
+
+#[test]
+fn a_rules_own_bucket_is_charged_last_and_claims_nothing() {
+    let text = r#"version = 1
+[default]
+limit = [{ per = "source", rate = "1k/s" }]
+[limits]
+all = { per = "rule", rate = "10k/s" }
+[[rule]]
+name = "a"
+to = "udp"
+limit = ["all", { per = "rule", rate = "10 MB/s" }, { per = "source/24,48", rate = "50/s" }, { per = "source", rate = "10/s" }]
+[[rule]]
+name = "b"
+limit = ["all", { per = "rule", rate = "1/10d" }]
+"#;
+    let with_lone = compiled(&valid(text).policy, &Slots::default());
+    let scopes = |rule: usize| {
+        let meters = with_lone.rules[rule].meters.iter().map(|meter| &with_lone.meters[usize::from(*meter)]);
+        meters.map(|info| format!("{} {:?}", info.scope, info.limit)).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        scopes(1),
+        ["source None", "source/24,48 None", "rule Some(\"all\")", "rule None", "source None"]
+    );
+    assert_eq!(scopes(2), ["rule Some(\"all\")", "rule None", "source None"]);
+    let shared = with_lone.rules[1].meters[2];
+    assert_eq!(with_lone.rules[2].meters[0], shared, "a named limit is one bucket for all rules that use it");
+    for (meter, info) in with_lone.tables.meters.iter().zip(&with_lone.meters) {
+        let is_lone = info.scope == "rule";
+        assert_eq!(meter.flags, if is_lone { abi::METER_LONE } else { 0 }, "{info:?}");
+        // However slow it is, it needs no room in the table.
+        assert_eq!(meter.claims == abi::Rate::default(), is_lone, "{info:?}");
+        assert_eq!(info.claims_per_second == 0.0, is_lone, "{info:?}");
+    }
+}
+
+#[test]
 fn places_survive_and_retired_ones_are_told_when_taken() {
     let policy = |count: usize, prefix: &str| {
         let rules = (0..count).map(|i| {
