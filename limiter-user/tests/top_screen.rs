@@ -120,7 +120,9 @@ fn the_screen_is_used_and_given_back() {
     session.shows("hold the list still");
     session.press("x");
     session.press("\t\t");
-    session.shows("`--by port` is not supported yet");
+    session.shows("drops in the last");
+    session.press("b");
+    session.shows("sources are banned");
     session.press("\x1b[Z\x1b[Z");
     session.shows(PEER_V4);
     session.master.resize(size(40, 60)).unwrap();

@@ -160,6 +160,53 @@ fn a_flood_is_sampled_and_the_rest_counted() {
     assert!(site.counts("ping").1 >= lost);
 }
 
+#[test]
+fn top_tells_ports_and_sizes_of_what_is_dropped() {
+    let pair = Pair::addressed();
+    let mut site = Site::new("watch-top");
+    site.start(&pair, GUARDED);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| pair.peer.run(|| flood(&done)));
+        let _end = SetOnDrop(&done);
+        // IP and ICMP without data are 28 bytes.
+        for (by, key) in [("port", "icmp/8"), ("source-port", "icmp"), ("size", "0-63")] {
+            let before = site.counts("ping").1;
+            let answer = site.json(&["top", "--by", by, "--rule", "ping"]);
+            assert_eq!(
+                (&answer["by"], answer["drops"].as_array().unwrap().len()),
+                (&Value::from(by), 1),
+                "{answer}"
+            );
+            let group = &answer["drops"][0];
+            assert_eq!(
+                (&group["key"], &group["rule"]),
+                (&Value::from(key), &Value::from("ping")),
+                "{answer}"
+            );
+            let packets = group["packets"].as_u64().unwrap();
+            assert!(packets > 0 && packets <= site.counts("ping").1, "{answer}");
+            assert_eq!(group["bytes"].as_u64().unwrap(), packets * 28, "{answer}");
+            assert_eq!(group["share"], 1.0, "{answer}");
+            assert!(
+                group["samples"].as_u64().unwrap() < packets || before < 2000,
+                "a flood is sampled: {answer}"
+            );
+            assert!(answer["window_s"].as_f64().unwrap() >= 1.9, "{answer}");
+        }
+        let lines = site.ctl(&["top", "--by", "port", "-n", "1"]);
+        let (text, talk) =
+            (String::from_utf8(lines.stdout).unwrap(), String::from_utf8(lines.stderr).unwrap());
+        assert!(
+            text.starts_with("PORT") && text.lines().nth(1).unwrap().starts_with("icmp/8  ping"),
+            "{text}"
+        );
+        assert!(talk.starts_with("≈ from ") && talk.contains(" drops in the last "), "{talk}");
+    });
+    let refused = site.ctl(&["top", "--by", "port", "--rule", "pong"]);
+    assert_eq!(refused.status.code(), Some(1));
+}
+
 /// Pings as fast as the link takes them: many times the budget of events.
 fn flood(done: &AtomicBool) {
     let socket = RawSocket::open(PEER).unwrap();

@@ -355,6 +355,36 @@ pub struct Lost {
     pub lost: u64,
 }
 
+/// `GET /v1/drops`: what was dropped in the last seconds, by what is in the packets, the most first. Estimated from
+/// samples and exact counters.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Drops {
+    /// `port`, `source-port` or `size`.
+    pub by: String,
+    /// The seconds looked at.
+    pub window_s: f64,
+    /// Packets that were looked into.
+    pub samples: u64,
+    /// Packets dropped in that time; of an observing rule those it would have dropped.
+    pub dropped: u64,
+    pub drops: Vec<DropGroup>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DropGroup {
+    /// `udp/53`, `icmp/8`, `fragment`; of sizes the bytes from the L3 header, `64-127`.
+    pub key: String,
+    /// The rule that dropped most of them; empty for none.
+    pub rule: String,
+    /// Estimated.
+    pub packets: u64,
+    pub bytes: u64,
+    /// Of all that was dropped: 0…1.
+    pub share: f64,
+    /// Packets that were looked into.
+    pub samples: u64,
+}
+
 /// `GET /v1/history`, newest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {

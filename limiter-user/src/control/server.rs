@@ -20,12 +20,17 @@ use super::api::{AttachRequest, BanRequest, Failure, MAX_BUNDLE_BYTES};
 use super::listen::{Socket, group_id, listen};
 use super::{event_routes, operator_routes, request_routes};
 use crate::cli::session;
-use crate::daemon::{By, Daemon, Kind, LONGEST_CONFIRM, Query, Refusal, Sort, Wish};
+use crate::daemon::{
+    By, Daemon, FIRST_WINDOW, GroupBy, GroupQuery, Kind, LONGEST_CONFIRM, Query, Refusal, Sort, Wish,
+};
 use crate::policy::{Bundle, duration_seconds};
 
 /// A small body has to come within this, a bundle within that.
 pub(super) const BODY_DEADLINE: Duration = Duration::from_secs(10);
 const BUNDLE_DEADLINE: Duration = Duration::from_secs(60);
+
+/// How often a first question for drops looks whether there is enough.
+const DROPS_PERIOD: Duration = Duration::from_millis(250);
 
 /// Bytes of a body that is no bundle.
 pub(super) const SMALL_BODY: usize = 64 << 10;
@@ -66,6 +71,7 @@ fn routes(api: Api) -> Router {
         .route("/rules", get(rules))
         .route("/stats", get(stats))
         .route("/sources", get(sources))
+        .route("/drops", get(drops))
         .route("/bans", get(bans).post(ban).delete(unban))
         .route("/reset", post(reset))
         .route("/history", get(history))
@@ -217,6 +223,32 @@ async fn sources(State(api): State<Api>, OriginalUri(uri): OriginalUri) -> Answe
     }
     let Ok(_one_at_a_time) = api.scans.acquire().await else { return Err(busy()) };
     api.run(move |daemon| daemon.core().sources(&query)).await
+}
+
+async fn drops(State(api): State<Api>, OriginalUri(uri): OriginalUri) -> Answer<impl Serialize> {
+    let mut query = GroupQuery { by: GroupBy::Port, top: 20, rule: None };
+    for (key, value) in parameters(&uri, &["top", "by", "rule"])? {
+        match (key.as_str(), value.as_str()) {
+            ("top", number) => {
+                query.top = number.parse().map_err(|_| bad_value("top", number, "a number"))?;
+            }
+            ("by", "port") => query.by = GroupBy::Port,
+            ("by", "source-port") => query.by = GroupBy::SourcePort,
+            ("by", "size") => query.by = GroupBy::Size,
+            ("by", other) => return Err(bad_value("by", other, "`port`, `source-port` or `size`")),
+            (_, rule) => query.rule = Some(rule.to_owned()),
+        }
+    }
+    // Who asks first waits until there is something to look at.
+    for _ in 0..FIRST_WINDOW.as_millis() / DROPS_PERIOD.as_millis() * 2 {
+        let (daemon, rule) = (Arc::clone(&api.daemon), query.rule.clone());
+        let Json(is_enough) = api.run(move |_| daemon.collect(rule.as_ref())).await?;
+        if is_enough {
+            break;
+        }
+        tokio::time::sleep(DROPS_PERIOD).await;
+    }
+    api.run(move |daemon| Ok(daemon.drops(&query))).await
 }
 
 async fn set_policy(

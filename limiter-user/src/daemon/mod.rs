@@ -21,6 +21,7 @@ mod prepare;
 mod refusal;
 mod run;
 mod safelist;
+mod samples;
 pub mod sealed;
 pub mod settings;
 mod sources;
@@ -39,6 +40,7 @@ pub use pause::PAUSE_SECONDS;
 pub use prepare::{Demands, InForce, Reading, read};
 pub use refusal::{Kind, Refusal, words};
 pub use run::run;
+pub use samples::{FIRST_WINDOW, GroupBy, GroupQuery};
 pub use settings::Settings;
 pub use sources::{By, MOST, Query, Sort, show_network};
 pub use view::{FAMILY_NAMES, NamedCounter};
@@ -83,6 +85,7 @@ pub struct Daemon {
     /// When buckets were last audited.
     audited: Mutex<Instant>,
     watching: watching::Watching,
+    samples: samples::Samples,
     /// When to try again to end what has come to its end.
     retry: Mutex<Option<Instant>>,
 }
@@ -103,6 +106,7 @@ impl Daemon {
             adjusting: Mutex::new(Vec::new()),
             audited: Mutex::new(Instant::now()),
             watching: watching::Watching::default(),
+            samples: samples::Samples::default(),
             retry: Mutex::new(None),
         }))
     }

@@ -35,6 +35,11 @@ const ROOM: usize = 4096;
 /// Names of [`Kind`], by number.
 const KIND_NAMES: [&str; 8] = ["tcp", "tcp-syn", "udp", "sctp", "icmp", "icmpv6", "fragment", "other"];
 
+/// Name of a [`Kind`], by its number.
+pub fn kind_name(kind: u8) -> &'static str {
+    KIND_NAMES.get(usize::from(kind)).copied().unwrap_or("other")
+}
+
 /// One message to those who watch.
 #[derive(Clone, Debug)]
 pub enum Told {
@@ -106,7 +111,7 @@ impl Drop {
             interface: self.interface.clone(),
             family: FAMILY_NAMES.get(usize::from(self.event.family)).copied().unwrap_or("other").to_owned(),
             source: self.source(),
-            protocol: KIND_NAMES.get(usize::from(kind)).copied().unwrap_or("other").to_owned(),
+            protocol: kind_name(kind).to_owned(),
             source_port: has_ports.then_some(source_port),
             destination_port: has_ports.then_some(destination),
             icmp_type: has_type.then_some(destination),

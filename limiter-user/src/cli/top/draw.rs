@@ -37,7 +37,10 @@ const HELP: [(&str, &str); 12] = [
     ("?  h  F1", "this"),
     ("q  Esc  ^C", "leave"),
     ("", ""),
-    ("", "dropped is sampled, to about 32 per CPU; fill is 1 when the bucket is empty"),
+    (
+        "",
+        "dropped is sampled, to about 32 per CPU; ports and sizes are estimated; fill is 1 of an empty bucket",
+    ),
 ];
 
 pub fn draw(frame: &mut Frame<'_>, view: &View, theme: Theme) {
@@ -45,11 +48,7 @@ pub fn draw(frame: &mut Frame<'_>, view: &View, theme: Theme) {
         Layout::vertical([Constraint::Length(2), Constraint::Min(0), Constraint::Length(1)])
             .areas(frame.area());
     frame.render_widget(Paragraph::new(heading(view, theme)), head);
-    if view.by.is_supported() {
-        list(frame, body, view, theme);
-    } else {
-        frame.render_widget(Paragraph::new(view.by.unsupported()).wrap(Wrap { trim: true }), body);
-    }
+    list(frame, body, view, theme);
     frame.render_widget(Paragraph::new(footing(view, theme)), foot);
     match &view.state {
         State::Help => help(frame),
@@ -74,6 +73,9 @@ fn heading(view: &View, theme: Theme) -> Vec<Line<'static>> {
             second.push(Span::styled(" ", Style::new().add_modifier(Modifier::REVERSED)));
         }
     }
+    if let Some(basis) = &view.basis {
+        second.push(Span::raw(format!("  {basis}")));
+    }
     if view.paused {
         second.push(Span::styled("  held still", theme.colour(Color::Yellow).add_modifier(Modifier::BOLD)));
     }
@@ -83,48 +85,50 @@ fn heading(view: &View, theme: Theme) -> Vec<Line<'static>> {
 fn list(frame: &mut Frame<'_>, area: Rect, view: &View, theme: Theme) {
     let arrow = |sort: Sort| if view.sort == sort { "▾" } else { "" };
     let right = |text: String| Cell::new(Line::from(text).alignment(Alignment::Right));
-    let header = TableRow::new([
-        Cell::new(format!("SOURCE{}", arrow(Sort::Source))),
-        Cell::new("RULE"),
-        right(format!("{}PASSED", arrow(Sort::Passed))),
-        right("PASSED/S".to_owned()),
-        right(format!("{}DROPPED", arrow(Sort::Dropped))),
-        right("DROPPED/S".to_owned()),
-        right(format!("{}FILL", arrow(Sort::Fill))),
-    ])
+    // Nothing of what passes is sampled.
+    let sampled = view.by.is_sampled();
+    let passed = |cells: [Cell<'static>; 2]| cells.into_iter().filter(move |_| !sampled);
+    let row = |first: [Cell<'static>; 2], mid: [Cell<'static>; 2], last: [Cell<'static>; 3]| {
+        TableRow::new(first.into_iter().chain(passed(mid)).chain(last))
+    };
+    let fill = if sampled { "SHARE" } else { "FILL" };
+    let header = row(
+        [Cell::new(format!("{}{}", view.by.heading(), arrow(Sort::Source))), Cell::new("RULE")],
+        [right(format!("{}PASSED", arrow(Sort::Passed))), right("PASSED/S".to_owned())],
+        [
+            right(format!("{}DROPPED", arrow(Sort::Dropped))),
+            right("DROPPED/S".to_owned()),
+            right(format!("{}{fill}", arrow(Sort::Fill))),
+        ],
+    )
     .style(Style::new().add_modifier(Modifier::BOLD));
     let rate = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"));
-    let line = |row: &&Row| {
-        let source = &row.source;
-        let style = if row.dropped_rate.is_some_and(|rate| rate > 0.0) {
+    let line = |shown: &&Row| {
+        let source = &shown.source;
+        let style = if shown.dropped_rate.is_some_and(|rate| rate > 0.0) && !sampled {
             theme.colour(Color::Red)
         } else {
             Style::new()
         };
-        TableRow::new([
-            Cell::new(source.source.clone()),
-            Cell::new(show_rule(source)),
-            right(source.passed.to_string()),
-            right(rate(row.passed_rate)),
-            right(format!("≈{}", source.dropped)),
-            right(rate(row.dropped_rate)),
-            right(format!("{:.2}", source.fill)),
-        ])
+        row(
+            [Cell::new(source.source.clone()), Cell::new(show_rule(source))],
+            [right(source.passed.to_string()), right(rate(shown.passed_rate))],
+            [
+                right(format!("≈{}", source.dropped)),
+                right(rate(shown.dropped_rate)),
+                right(format!("{:.2}", source.fill)),
+            ],
+        )
         .style(style)
     };
     let rows = view.rows();
     // A narrow terminal keeps who and how much, and loses the rest first.
     let rule = if area.width < 80 { Constraint::Length(8) } else { Constraint::Min(10) };
     let width = rows.iter().map(|row| row.source.source.len()).max().unwrap_or(0).clamp(15, 43) as u16;
-    let widths = [
-        Constraint::Length(width),
-        rule,
-        Constraint::Length(11),
-        Constraint::Length(9),
-        Constraint::Length(12),
-        Constraint::Length(10),
-        Constraint::Length(5),
-    ];
+    let passed = [Constraint::Length(11), Constraint::Length(9)].into_iter().filter(|_| !sampled);
+    let last =
+        [Constraint::Length(12), Constraint::Length(10), Constraint::Length(if sampled { 6 } else { 5 })];
+    let widths = [Constraint::Length(width), rule].into_iter().chain(passed).chain(last);
     let table = Table::new(rows.iter().map(line), widths)
         .header(header)
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
@@ -178,7 +182,7 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::view::tests::{press, source, view};
+    use super::super::view::tests::{drops, press, source, view};
     use super::*;
     use crate::control::api::Sources;
 
@@ -223,11 +227,22 @@ SOURCE            RULE                                 PASSED  PASSED/S     ▾D
     }
 
     #[test]
-    fn views_to_come_say_so() {
+    fn estimates_are_drawn_with_what_they_rest_on() {
         let mut view = view();
         press(&mut view, KeyCode::Tab);
         press(&mut view, KeyCode::Tab);
-        assert!(drawn(&view, 100, 10).contains("`--by port` is not supported yet"));
+        view.estimated(By::Port, &drops());
+        let expected = "\
+limiter top  by  source  prefix  port  source-port  size
+3 of 3, by dropped  ≈ from 30 samples of 10100 drops in the last 5 s
+PORT            RULE                                      ▾DROPPED  DROPPED/S  SHARE
+udp/53          dns                                          ≈9000       1800   0.89
+udp/123         dns                                          ≈1000        200   0.10
+icmp/8          dns                                           ≈100         20   0.01
+
+? help  / filter  d p f s sort  Tab view  b ban  Space hold  q leave
+";
+        assert_eq!(drawn(&view, 84, 8), expected);
     }
 
     #[test]

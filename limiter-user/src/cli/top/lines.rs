@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use super::super::Format;
-use super::super::output::{Problem, Table, print_as};
-use super::view::order;
-use super::{Sort, TopArguments, path};
-use crate::control::api::{Source, Sources};
+use super::super::output::{Problem, Table, print_as, say};
+use super::view::{order, source_of};
+use super::{Looked, Sort, TopArguments, basis, look, path};
+use crate::control::api::{Drops, Source, Sources};
 use crate::control::client::Client;
 use crate::daemon::MOST;
 
@@ -15,7 +15,10 @@ pub async fn run(client: &Client, arguments: &TopArguments, format: Format) -> R
     // What the daemon does not sort by is sorted here, among all it may send.
     let here = matches!(sort, Sort::Fill | Sort::Source);
     let asked = if here { MOST } else { *number };
-    let mut sources: Sources = client.get(&path(rule.as_deref(), *by, *sort, asked)).await?;
+    let mut sources = match look(client, *by, &path(rule.as_deref(), *by, *sort, asked)).await? {
+        Looked::Sources(sources) => sources,
+        Looked::Drops(drops) => return Ok(show_drops(drops, arguments, format)),
+    };
     if here {
         sources.sources.sort_by(|a, b| order(*sort, a, b));
         sources.sources.truncate(*number);
@@ -35,6 +38,30 @@ fn show(sources: &Sources) -> String {
         ]);
     }
     table.show()
+}
+
+fn show_drops(mut drops: Drops, arguments: &TopArguments, format: Format) -> ExitCode {
+    let TopArguments { by, sort, number, .. } = arguments;
+    drops.drops.sort_by(|a, b| order(*sort, &source_of(a), &source_of(b)));
+    drops.drops.truncate(*number);
+    if format == Format::Text {
+        say(&format!("{}\n", basis(&drops)));
+    }
+    print_as(format, &drops, |drops| {
+        let mut table = Table::new(&[by.heading(), "RULE", ">DROPPED", ">DROPPED/S", ">BYTES/S", ">SHARE"]);
+        let rate = |count: u64| format!("≈{:.0}", count as f64 / drops.window_s.max(0.1));
+        for group in &drops.drops {
+            table.row(vec![
+                group.key.clone(),
+                show_rule(&source_of(group)),
+                format!("≈{}", group.packets),
+                rate(group.packets),
+                rate(group.bytes),
+                format!("{:.2}", group.share),
+            ]);
+        }
+        table.show()
+    })
 }
 
 /// The rule, and the named limit of it.

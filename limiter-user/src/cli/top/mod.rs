@@ -13,11 +13,12 @@ use clap::{Args, ValueEnum};
 use super::Format;
 use super::attach::encode;
 use super::output::Problem;
-use crate::control::client::Client;
+use crate::control::api::{Drops, Sources};
+use crate::control::client::{Client, ClientError};
 
 #[derive(Debug, Args)]
 pub struct TopArguments {
-    /// Only sources this rule has a bucket for
+    /// Only sources this rule has a bucket for, or what it drops
     #[arg(long)]
     rule: Option<String>,
 
@@ -39,11 +40,11 @@ pub struct TopArguments {
 enum By {
     Source,
     Prefix,
-    /// Not supported yet
+    /// Destination port of what was dropped in the last 10 s, from samples
     Port,
-    /// Not supported yet
+    /// Source port of the same
     SourcePort,
-    /// Not supported yet
+    /// Size of the same packets, in classes
     Size,
 }
 
@@ -60,13 +61,19 @@ impl By {
         }
     }
 
-    /// Buckets know their source alone; the rest is in the packets that were dropped.
-    fn is_supported(self) -> bool {
-        matches!(self, Self::Source | Self::Prefix)
+    fn heading(self) -> &'static str {
+        match self {
+            Self::Source => "SOURCE",
+            Self::Prefix => "PREFIX",
+            Self::Port => "PORT",
+            Self::SourcePort => "SOURCE PORT",
+            Self::Size => "SIZE",
+        }
     }
 
-    fn unsupported(self) -> String {
-        format!("`--by {}` is not supported yet: it needs samples of dropped packets", self.name())
+    /// Buckets know their source alone; the rest is in the packets that were dropped.
+    fn is_sampled(self) -> bool {
+        !matches!(self, Self::Source | Self::Prefix)
     }
 }
 
@@ -74,9 +81,9 @@ impl By {
 enum Sort {
     Dropped,
     Passed,
-    /// How empty the bucket is
+    /// How empty the bucket is; of samples the share
     Fill,
-    /// By address
+    /// By address, port or size
     Source,
 }
 
@@ -94,18 +101,36 @@ impl Sort {
 /// What is asked of the daemon. It sorts by two of the four keys; by the others we sort what it sent.
 fn path(rule: Option<&str>, by: By, sort: Sort, number: usize) -> String {
     let sort = if sort == Sort::Passed { "passed" } else { "dropped" };
-    let mut path = format!("/v1/sources?top={number}&sort={sort}&by={}", by.name());
+    let mut path = match by.is_sampled() {
+        true => format!("/v1/drops?top={number}&by={}", by.name()),
+        false => format!("/v1/sources?top={number}&sort={sort}&by={}", by.name()),
+    };
     if let Some(rule) = rule {
         path += &format!("&rule={}", encode(rule));
     }
     path
 }
 
+/// What the daemon answered.
+enum Looked {
+    Sources(Sources),
+    Drops(Drops),
+}
+
+async fn look(client: &Client, by: By, path: &str) -> Result<Looked, ClientError> {
+    Ok(match by.is_sampled() {
+        true => Looked::Drops(client.get(path).await?),
+        false => Looked::Sources(client.get(path).await?),
+    })
+}
+
+/// On how much estimates rest.
+fn basis(drops: &Drops) -> String {
+    let Drops { window_s, samples, dropped, .. } = drops;
+    format!("≈ from {samples} samples of {dropped} drops in the last {window_s} s")
+}
+
 pub async fn run(client: &Client, arguments: TopArguments, format: Format) -> Result<ExitCode, Problem> {
-    if !arguments.by.is_supported() {
-        let hint = "`--by source` and `--by prefix` are there".to_owned();
-        return Err(Problem::failed(arguments.by.unsupported(), Some(hint)));
-    }
     let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
     let watched = io::stdout().is_terminal() && io::stdin().is_terminal() && !dumb;
     if watched && format == Format::Text {

@@ -16,9 +16,8 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::super::output::{Problem, Style};
 use super::draw::{AROUND, Theme, draw};
 use super::view::{Action, BAN_SECONDS, View};
-use super::{By, TopArguments, path};
+use super::{By, Looked, TopArguments, look, path};
 use crate::cli::session;
-use crate::control::api::Sources;
 use crate::control::client::{Client, ClientError};
 
 const PERIOD: Duration = Duration::from_secs(1);
@@ -48,16 +47,16 @@ impl Drop for Screen {
     }
 }
 
-type Answer = (By, Result<Sources, ClientError>);
+type Answer = (By, Result<Looked, ClientError>);
 
 pub async fn run(client: &Client, arguments: TopArguments) -> Result<ExitCode, Problem> {
     let failed = |error: io::Error| Problem::failed(format!("cannot use the terminal: {error}"), None);
     let TopArguments { rule, by, sort, number } = arguments;
     let number = number.max(LEAST);
     // A first look before the terminal is taken: what fails is said where everything is said.
-    let first: Sources = client.get(&path(rule.as_deref(), by, sort, number)).await?;
+    let first = look(client, by, &path(rule.as_deref(), by, sort, number)).await?;
     let mut view = View::new(by, sort, session::own());
-    view.arrived(by, first, Instant::now());
+    view.looked(by, first, Instant::now());
 
     let mut signals = Signals::new().map_err(failed)?;
     let theme = Theme { colours: Style::of(&io::stdout()).is_on() };
@@ -65,12 +64,12 @@ pub async fn run(client: &Client, arguments: TopArguments) -> Result<ExitCode, P
     let mut events = EventStream::new();
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut look: Option<JoinHandle<Answer>> = None;
+    let mut looking: Option<JoinHandle<Answer>> = None;
     let mut ban: Option<JoinHandle<Result<Value, ClientError>>> = None;
     let fetch = |view: &View| {
         let (client, by) = (client.clone(), view.by);
         let path = path(rule.as_deref(), by, view.sort, number);
-        by.is_supported().then(|| tokio::spawn(async move { (by, client.get(&path).await) }))
+        Some(tokio::spawn(async move { (by, look(&client, by, &path).await) }))
     };
 
     loop {
@@ -82,8 +81,8 @@ pub async fn run(client: &Client, arguments: TopArguments) -> Result<ExitCode, P
                     match view.key(key, page) {
                         Action::Nothing => {}
                         Action::Refresh => {
-                            abort(look.take());
-                            look = fetch(&view);
+                            abort(looking.take());
+                            looking = fetch(&view);
                         }
                         Action::Ban(source) => ban = Some(send_ban(client, source)),
                         Action::Quit => return Ok(ExitCode::SUCCESS),
@@ -94,11 +93,11 @@ pub async fn run(client: &Client, arguments: TopArguments) -> Result<ExitCode, P
                 // The terminal is gone.
                 Some(Err(_)) | None => return Ok(ExitCode::SUCCESS),
             },
-            _ = ticks.tick() => if look.is_none() && !view.paused {
-                look = fetch(&view);
+            _ = ticks.tick() => if looking.is_none() && !view.paused {
+                looking = fetch(&view);
             },
-            answer = finished(&mut look) => match answer {
-                Some((by, Ok(sources))) => view.arrived(by, sources, Instant::now()),
+            answer = finished(&mut looking) => match answer {
+                Some((by, Ok(looked))) => view.looked(by, looked, Instant::now()),
                 Some((_, Err(error))) => view.trouble = Some(format!("{error}; these numbers are old")),
                 None => {}
             },

@@ -8,9 +8,9 @@ use std::time::Instant;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ipnet::IpNet;
 
-use super::{By, Sort};
+use super::{By, Looked, Sort, basis};
 use crate::cli::session::Session;
-use crate::control::api::{Source, Sources};
+use crate::control::api::{DropGroup, Drops, Source, Sources};
 
 /// How long a source banned from the list stays banned.
 pub const BAN_SECONDS: u64 = 600;
@@ -61,6 +61,8 @@ pub struct View {
     pub message: Option<String>,
     /// Why the rows are old.
     pub trouble: Option<String>,
+    /// On how much estimates rest.
+    pub basis: Option<String>,
     /// Where the operator is logged in from.
     sessions: Vec<Session>,
     rows: Vec<Row>,
@@ -80,11 +82,37 @@ impl View {
             paused: false,
             message: None,
             trouble: None,
+            basis: None,
             sessions,
             rows: Vec::new(),
             selected: None,
             before: None,
         }
+    }
+
+    /// New numbers of either kind.
+    pub fn looked(&mut self, by: By, looked: Looked, now: Instant) {
+        match looked {
+            Looked::Sources(sources) => self.arrived(by, sources, now),
+            Looked::Drops(drops) => self.estimated(by, &drops),
+        }
+    }
+
+    /// New estimates. They are of the last seconds, and tell their rates themselves.
+    pub fn estimated(&mut self, by: By, drops: &Drops) {
+        if by != self.by || self.paused {
+            return;
+        }
+        self.trouble = None;
+        self.basis = Some(basis(drops));
+        let rate = |packets: u64| Some(packets as f64 / drops.window_s.max(0.1));
+        let row = |group: &DropGroup| Row {
+            source: source_of(group),
+            passed_rate: None,
+            dropped_rate: rate(group.packets),
+        };
+        self.rows = drops.drops.iter().map(row).collect();
+        self.sort_rows();
     }
 
     /// New numbers. Those of another view than the present one came too late.
@@ -238,11 +266,12 @@ impl View {
         Action::Refresh
     }
 
-    /// To another view; one that is not there yet shows why.
+    /// To another view.
     fn turn(&mut self, steps: usize) -> Action {
         let place = By::ALL.iter().position(|by| *by == self.by).unwrap_or(0);
         self.by = By::ALL[(place + steps) % By::ALL.len()];
         self.rows.clear();
+        self.basis = None;
         self.before = None;
         self.selected = None;
         // What is paused is what was shown.
@@ -251,6 +280,10 @@ impl View {
     }
 
     fn ask_to_ban(&mut self) {
+        if self.by.is_sampled() {
+            self.message = Some("sources are banned: Tab shows them".to_owned());
+            return;
+        }
         let Some(source) = self.chosen() else {
             self.message = Some("nobody is chosen".to_owned());
             return;
@@ -273,10 +306,24 @@ fn covers(source: &str, address: IpAddr) -> bool {
     network.is_none_or(|network| network.contains(&address))
 }
 
+/// A group of drops as a source: it is sorted, filtered and shown like one. Its fill is its share.
+pub fn source_of(group: &DropGroup) -> Source {
+    Source {
+        source: group.key.clone(),
+        rule: group.rule.clone(),
+        limit: None,
+        passed: 0,
+        dropped: group.packets,
+        fill: group.share,
+        penalised_until: None,
+        buckets: 0,
+    }
+}
+
 /// Worst first.
 pub fn order(sort: Sort, a: &Source, b: &Source) -> Ordering {
     let by_dropped = || (b.dropped, b.passed).cmp(&(a.dropped, a.passed));
-    let by_source = || address(&a.source).cmp(&address(&b.source));
+    let by_source = || place(&a.source).cmp(&place(&b.source));
     match sort {
         Sort::Dropped => by_dropped(),
         Sort::Passed => (b.passed, b.dropped).cmp(&(a.passed, a.dropped)),
@@ -286,10 +333,16 @@ pub fn order(sort: Sort, a: &Source, b: &Source) -> Ordering {
     .then_with(by_source)
 }
 
-/// By number, not by text.
-fn address(source: &str) -> (Option<IpAddr>, &str) {
-    let (address, _) = source.split_once('/').unwrap_or((source, ""));
-    (address.parse().ok(), source)
+/// By number, not by text: of an address, of a port of a protocol, of a size.
+fn place(source: &str) -> (Option<IpAddr>, &str, u32, &str) {
+    let (head, tail) = source.split_once('/').unwrap_or((source, ""));
+    if let Ok(address) = head.parse() {
+        return (Some(address), "", 0, source);
+    }
+    match source.split_once('-').map_or(source, |(least, _)| least).parse() {
+        Ok(size) => (None, "", size, source),
+        Err(_) => (None, head, tail.parse().unwrap_or(0), source),
+    }
 }
 
 #[cfg(test)]
@@ -465,6 +518,57 @@ pub mod tests {
         press(&mut view, KeyCode::BackTab);
         press(&mut view, KeyCode::BackTab);
         assert_eq!(view.by, By::Size);
+    }
+
+    pub fn drops() -> Drops {
+        let group = |key: &str, packets, share| DropGroup {
+            key: key.to_owned(),
+            rule: "dns".to_owned(),
+            packets,
+            bytes: packets * 60,
+            share,
+            samples: 10,
+        };
+        Drops {
+            by: "port".to_owned(),
+            window_s: 5.0,
+            samples: 30,
+            dropped: 10_100,
+            drops: vec![
+                group("udp/53", 9000, 0.891),
+                group("udp/123", 1000, 0.099),
+                group("icmp/8", 100, 0.01),
+            ],
+        }
+    }
+
+    #[test]
+    fn estimates_are_sorted_and_filtered_like_sources_and_nobody_is_banned_by_them() {
+        let mut view = view();
+        press(&mut view, KeyCode::Tab);
+        press(&mut view, KeyCode::Tab);
+        view.estimated(By::SourcePort, &drops());
+        assert!(view.rows().is_empty(), "of another view");
+        view.estimated(By::Port, &drops());
+        assert_eq!(shown(&view), ["udp/53", "udp/123", "icmp/8"]);
+        assert_eq!(view.rows()[0].dropped_rate, Some(1800.0));
+        assert_eq!(view.basis.as_deref(), Some("≈ from 30 samples of 10100 drops in the last 5 s"));
+        press(&mut view, KeyCode::Char('s'));
+        assert_eq!(shown(&view), ["icmp/8", "udp/53", "udp/123"]);
+        press(&mut view, KeyCode::Char('b'));
+        assert_eq!(view.state, State::Browse);
+        "/udp".chars().for_each(|letter| drop(press(&mut view, KeyCode::Char(letter))));
+        assert_eq!(shown(&view), ["udp/53", "udp/123"]);
+        press(&mut view, KeyCode::Enter);
+        press(&mut view, KeyCode::Tab);
+        assert_eq!((view.basis.as_deref(), view.rows().len()), (None, 0));
+    }
+
+    #[test]
+    fn sizes_are_in_order() {
+        let mut classes = ["1024-1500", "64-127", "1501-", "0-63"];
+        classes.sort_by(|a, b| place(a).cmp(&place(b)));
+        assert_eq!(classes, ["0-63", "64-127", "1024-1500", "1501-"]);
     }
 
     #[test]
