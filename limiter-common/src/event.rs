@@ -68,6 +68,30 @@ const SHARE: Rate =
 /// Shares there are: a row is a counter slot and an outcome.
 pub const SHARES: usize = crate::abi::MAX_RULES * OUTCOMES;
 
+/// Whose decisions a trace tells of: all from one prefix, until a time.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TraceTarget {
+    /// The prefix's bits 127…64 and 63…0, an IPv4 one below `::ffff:0:0/96`.
+    pub high: u64,
+    pub low: u64,
+    /// The bits of an address that must be the prefix's.
+    pub mask_high: u64,
+    pub mask_low: u64,
+    /// In ticks of 1/64 ns since the table's epoch.
+    pub until: u64,
+}
+
+/// Decisions a trace tells of: 1000 a second, 1000 at once.
+const TRACE_BUDGET: Rate =
+    Rate { multiplier: 64_000_000, tolerance: 64_000_000_000, burst: 1000, shift: 0, reserved: 0 };
+
+/// Whether a trace has room for one more decision, by its own word of a budget.
+#[inline(always)]
+pub fn is_traceable<W: Word>(budget: W, now: u64) -> bool {
+    takes(budget, now, &TRACE_BUDGET)
+}
+
 /// Whose share an event is of, given counter slot and outcome of the rule that decided, and of the one that observed.
 /// Of a packet that is not dropped the observing rule's row is the one that counts.
 #[inline(always)]
@@ -116,7 +140,7 @@ mod tests {
     #[test]
     fn budgets_are_the_numbers_they_say() {
         const SECOND: u64 = 64_000_000_000;
-        for (rate, per_second, burst) in [(BUDGET, 2000, 500), (SHARE, 5, 10)] {
+        for (rate, per_second, burst) in [(BUDGET, 2000, 500), (SHARE, 5, 10), (TRACE_BUDGET, 1000, 1000)] {
             assert_eq!(rate.cost(1).unwrap() * per_second, SECOND);
             assert_eq!(rate.tolerance, rate.cost(1).unwrap() * burst);
             assert_eq!(rate.burst, burst);

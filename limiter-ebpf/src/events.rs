@@ -35,7 +35,7 @@ pub fn tell<const MULTI_BUFFER: bool>(
 
 /// Counter slots and outcomes of a ruling in one argument.
 #[inline(always)]
-fn pack(tables: &PolicyTables, ruling: &Ruling) -> u64 {
+pub fn pack(tables: &PolicyTables, ruling: &Ruling) -> u64 {
     let observed = if ruling.observing == 0 { NOT_OBSERVED } else { ruling.observed as u8 };
     let counter = |rule: u16| u64::from(tables.rules[usize::from(rule) & (MAX_RULES - 1)].counter);
     counter(ruling.rule)

@@ -27,6 +27,15 @@ const SAMPLE: u64 = 32;
 /// before it attaches.
 #[inline(always)]
 pub fn guard<const MULTI_BUFFER: bool>(context: *mut xdp_md) -> Option<Ruling> {
+    guard_then::<MULTI_BUFFER>(context, |_, _, _| ())
+}
+
+/// The same, and then something else about the packet.
+#[inline(always)]
+pub fn guard_then<const MULTI_BUFFER: bool>(
+    context: *mut xdp_md,
+    then: impl FnOnce(&PolicyTables, &Packet, &Ruling),
+) -> Option<Ruling> {
     let mut packet = Packet::UNKNOWN;
     let frame = XdpFrame::<MULTI_BUFFER>(context);
     parse::parse_into(&frame, &mut packet);
@@ -47,6 +56,7 @@ pub fn guard<const MULTI_BUFFER: bool>(context: *mut xdp_md) -> Option<Ruling> {
     if event::is_told(&ruling) && is_watched() {
         events::tell::<MULTI_BUFFER>(context, tables, &packet, &ruling);
     }
+    then(tables, &packet, &ruling);
     Some(ruling)
 }
 

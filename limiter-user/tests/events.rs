@@ -46,9 +46,13 @@ fn event(host: &Host, source: [u8; 4]) -> Event {
 
 /// Connects and asks; the head is read, and must be a success.
 fn open(host: &Host, query: &str) -> BufReader<UnixStream> {
+    open_at(host, &format!("/v1/events{query}"))
+}
+
+fn open_at(host: &Host, path: &str) -> BufReader<UnixStream> {
     let mut stream = UnixStream::connect(&host.settings.socket).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    write!(stream, "GET /v1/events{query} HTTP/1.1\r\nhost: limiterd\r\n\r\n").unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: limiterd\r\n\r\n").unwrap();
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -222,6 +226,64 @@ fn packets_are_for_those_who_may_change_things() {
     let error = String::from_utf8(refused.stderr).unwrap();
     assert_eq!((refused.status.code(), refused.stdout.len()), (Some(1), 0), "{error}");
     assert!(error.starts_with("error: uid 65534 may look, but not into packets\n"), "{error}");
+    let mut command = Command::new(host.path("limiterctl"));
+    command.env_clear().env("LIMITER_SOCKET", &host.settings.socket).args(["trace", "203.0.113.9"]);
+    let refused = command.uid(65534).gid(65534).output().unwrap();
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(error.starts_with("error: uid 65534 may look but not change anything\n"), "{error}");
+}
+
+#[test]
+fn a_trace_tells_until_its_time_is_over() {
+    let host = Host::started(&["eth0"], &policy(50));
+    let traced = || host.twin.state().trace.is_some();
+    let mut reader = open_at(&host, "/v1/trace?source=203.0.113.9&for=2s");
+    {
+        let decision = Event { outcome: Outcome::PassWithin as u8, ..event(&host, [203, 0, 113, 9]) };
+        let mut state = host.twin.state();
+        let (prefix, decisions, seen) = state.trace.as_mut().unwrap();
+        assert_eq!(prefix.to_string(), "203.0.113.9/32");
+        decisions.push(decision);
+        // Four more did not fit the budget.
+        *seen = 5;
+    }
+    let (kind, said) = next(&mut reader);
+    assert_eq!(
+        (kind.as_str(), &said["verdict"], &said["reason"]),
+        ("decision", &json!("pass"), &json!("within"))
+    );
+    let (status, answer) = host.request("GET", "/v1/trace?source=203.0.113.9", "", b"");
+    assert_eq!((status, &answer["error"]), (409, &json!("another trace runs")));
+    assert_eq!(next(&mut reader), ("lost".to_owned(), json!({"lost": 4})));
+    assert_eq!(next(&mut reader), ("end".to_owned(), json!({})));
+    assert!(!traced());
+    // Who asked is gone: the trace too.
+    let reader = open_at(&host, "/v1/trace?source=203.0.113.9&for=1h");
+    assert!(traced());
+    drop(reader);
+    eventually("the end of the trace", || {
+        if let Some((_, decisions, _)) = &mut host.twin.state().trace {
+            decisions.push(event(&host, [203, 0, 113, 9]));
+        }
+        !traced()
+    });
+}
+
+#[test]
+fn what_cannot_be_traced_is_refused() {
+    let host = Host::started(&["eth0"], &policy(50));
+    for (query, status) in [
+        ("", 400),
+        ("?source=office", 400),
+        ("?source=203.0.113.9&for=2h", 400),
+        ("?source=203.0.113.9&for=0s", 400),
+    ] {
+        let (found, answer) = host.request("GET", &format!("/v1/trace{query}"), "", b"");
+        assert_eq!(found, status, "{query}: {answer}");
+    }
+    host.twin.state().attached.clear();
+    let (status, answer) = host.request("GET", "/v1/trace?source=203.0.113.9", "", b"");
+    assert_eq!((status, &answer["error"]), (409, &json!("no interface is guarded: nothing is decided")));
 }
 
 #[test]

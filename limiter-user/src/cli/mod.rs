@@ -23,6 +23,7 @@ mod shell;
 mod stats;
 mod status;
 mod top;
+mod trace;
 mod watch;
 
 use std::path::PathBuf;
@@ -148,6 +149,14 @@ enum Verb {
     Top(top::TopArguments),
     /// Show what is dropped, as it is dropped: a sample
     Watch(watch::WatchArguments),
+    /// Show every decision about one source, for a time
+    Trace {
+        /// An address or a prefix
+        source: String,
+        /// How long, like 30s or 5m [default: 30s]
+        #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+        time: Option<u64>,
+    },
     /// Look for what keeps this host from being guarded well; exits 1 when something does
     Doctor(doctor::DoctorArguments),
     /// Refuse everything from a source, for a time
@@ -232,6 +241,7 @@ async fn run(verb: Verb, client: Client, format: Format) -> Result<ExitCode, Pro
         Verb::Stats { rule, watch } => stats::run(&client, rule.as_deref(), watch, format).await,
         Verb::Top(arguments) => top::run(&client, arguments, format).await,
         Verb::Watch(arguments) => watch::run(&client, arguments, format).await,
+        Verb::Trace { source, time } => trace::run(&client, &source, time, format).await,
         Verb::Doctor(arguments) => doctor::run(&client, arguments, format).await,
         Verb::Ban(arguments) => ban::run(&client, arguments, format).await,
         Verb::Unban { source } => ban::unban(&client, &source, format).await,

@@ -95,12 +95,12 @@ impl Sink {
     }
 }
 
-fn read<T: DeserializeOwned>(message: &Message) -> io::Result<T> {
+pub fn read<T: DeserializeOwned>(message: &Message) -> io::Result<T> {
     serde_json::from_str(&message.data).map_err(io::Error::other)
 }
 
 /// `2026-12-01T05:00:00.123456Z eth0 drop over dns 203.0.113.9:4321 > udp/53 60 B`
-fn line(event: &Event) -> String {
+pub fn line(event: &Event) -> String {
     let time = humantime::parse_rfc3339(&event.time)
         .map_or_else(|_| event.time.clone(), |time| humantime::format_rfc3339_micros(time).to_string());
     let rule = if event.rule.is_empty() { "-" } else { &event.rule };
@@ -116,7 +116,7 @@ fn line(event: &Event) -> String {
     };
     let Event { interface, verdict, reason, length, .. } = event;
     let observed = event.observed.as_ref().map_or_else(String::new, |observed| {
-        format!(" ({} would drop it too: {})", observed.rule, observed.reason)
+        format!(" ({} would drop it: {})", observed.rule, observed.reason)
     });
     format!("{time} {interface} {verdict} {reason} {rule} {source} > {to} {length} B{observed}\n")
 }

@@ -303,7 +303,8 @@ pub struct Source {
     pub buckets: usize,
 }
 
-/// A message `drop` of `GET /v1/events`: one packet that was dropped, or that an observing rule would have.
+/// A message `drop` of `GET /v1/events`: one packet that was dropped, or that an observing rule would have. A message
+/// `decision` of `GET /v1/trace`: any packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     /// To the nanosecond.
@@ -321,12 +322,12 @@ pub struct Event {
     pub icmp_type: Option<u16>,
     /// Bytes from the L3 header to the end of the frame.
     pub length: u32,
-    /// The rule that dropped it, or would have; empty for none.
+    /// The rule that decided, or that would have dropped it; empty for none.
     pub rule: String,
-    /// `drop` or `would-drop`.
+    /// `drop` or `would-drop`; of a trace `pass` or `drop`.
     pub verdict: String,
     pub reason: String,
-    /// Of a packet that was dropped: the observing rule that would have dropped it before.
+    /// The observing rule that would have dropped it before, where `rule` is not that.
     pub observed: Option<Observed>,
     /// The packet itself, where it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -348,10 +349,10 @@ pub struct Frame {
     pub bytes: String,
 }
 
-/// A message `lost` of `GET /v1/events`.
+/// A message `lost` of `GET /v1/events` and `GET /v1/trace`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
-    /// Drops that were not told of since the last such message, whatever was asked for.
+    /// What was not told of since the last such message, whatever was asked for.
     pub lost: u64,
 }
 

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Extension, OriginalUri, State};
@@ -15,19 +16,21 @@ use ipnet::IpNet;
 use serde::Serialize;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinError;
 
 use super::Peer;
 use super::api::Lost;
 use super::listen::Endless;
 use super::server::{Api, No, bad_value, parameters};
-use crate::daemon::{Filter, Told};
+use crate::daemon::{Filter, Told, Traced};
+use crate::policy::duration_seconds;
 
 /// Those who watch at one time, of those who may change things and of those who may not, each.
 const MOST: usize = 16;
 
 pub(super) fn routes() -> Router<Api> {
-    Router::new().route("/events", get(events))
+    Router::new().route("/events", get(events)).route("/trace", get(trace))
 }
 
 /// Places for those who watch: nobody who may only look keeps out who may do something.
@@ -80,11 +83,7 @@ async fn events(
     let place = api.watchers.enter(may_change)?;
     let daemon = Arc::clone(&api.daemon);
     let wanted = filter.clone();
-    let subscribed = tokio::task::spawn_blocking(move || daemon.watch(&wanted)).await;
-    let receiver = subscribed.map_err(|error| {
-        let hint = "this is a defect of limiterd; its log says more";
-        No::new(StatusCode::INTERNAL_SERVER_ERROR, format!("limiterd failed: {error}"), hint)
-    })??;
+    let receiver = tokio::task::spawn_blocking(move || daemon.watch(&wanted)).await.map_err(failed)??;
     endless.set();
     let watcher = Watcher { receiver, filter, frames, _place: place };
     Ok(Sse::new(stream::unfold(watcher, next)).keep_alive(KeepAlive::default()))
@@ -116,6 +115,59 @@ async fn next(mut watcher: Watcher) -> Option<(Result<Event, Infallible>, Watche
         };
         return Some((Ok(event), watcher));
     }
+}
+
+/// How long a trace lasts when nobody says.
+const TRACE_SECONDS: u64 = 30;
+
+async fn trace(
+    State(api): State<Api>,
+    Extension(peer): Extension<Peer>,
+    Extension(endless): Extension<Endless>,
+    OriginalUri(uri): OriginalUri,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, No> {
+    let (mut source, mut seconds) = (None, TRACE_SECONDS);
+    for (key, value) in parameters(&uri, &["source", "for"])? {
+        match key.as_str() {
+            "source" => source = Some(network(&value)?),
+            _ => {
+                seconds = duration_seconds(&value)
+                    .map_err(|_| bad_value("for", &value, "a duration, like `30s`"))?;
+            }
+        }
+    }
+    let Some(source) = source else {
+        return Err(No::new(
+            StatusCode::BAD_REQUEST,
+            "whose is not said",
+            "write `/v1/trace?source=203.0.113.9`",
+        ));
+    };
+    api.permit(&peer, "trace")?;
+    let daemon = Arc::clone(&api.daemon);
+    let begin = move || daemon.trace(source, Duration::from_secs(seconds), &peer.to_string());
+    let receiver = tokio::task::spawn_blocking(begin).await.map_err(failed)??;
+    endless.set();
+    Ok(Sse::new(stream::unfold(Some(receiver), decision)).keep_alive(KeepAlive::default()))
+}
+
+/// The next decision; behind the last one a word that the time is over.
+async fn decision(
+    receiver: Option<mpsc::Receiver<Traced>>,
+) -> Option<(Result<Event, Infallible>, Option<mpsc::Receiver<Traced>>)> {
+    let mut receiver = receiver?;
+    Some(match receiver.recv().await {
+        Some(Traced::Decision(decision)) => {
+            (Ok(message("decision", &decision.describe_decision())), Some(receiver))
+        }
+        Some(Traced::Lost(lost)) => (Ok(message("lost", &Lost { lost })), Some(receiver)),
+        None => (Ok(Event::default().event("end").data("{}")), None),
+    })
+}
+
+fn failed(error: JoinError) -> No {
+    let hint = "this is a defect of limiterd; its log says more";
+    No::new(StatusCode::INTERNAL_SERVER_ERROR, format!("limiterd failed: {error}"), hint)
 }
 
 fn message(kind: &str, body: &impl Serialize) -> Event {

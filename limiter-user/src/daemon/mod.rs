@@ -26,6 +26,7 @@ pub mod sealed;
 pub mod settings;
 mod sources;
 mod state;
+mod traces;
 mod view;
 mod watching;
 
@@ -43,6 +44,7 @@ pub use run::run;
 pub use samples::{FIRST_WINDOW, GroupBy, GroupQuery};
 pub use settings::Settings;
 pub use sources::{By, MOST, Query, Sort, show_network};
+pub use traces::Traced;
 pub use view::{FAMILY_NAMES, NamedCounter};
 pub use watching::{Filter, Told};
 
@@ -86,6 +88,7 @@ pub struct Daemon {
     audited: Mutex<Instant>,
     watching: watching::Watching,
     samples: samples::Samples,
+    traces: traces::Traces,
     /// When to try again to end what has come to its end.
     retry: Mutex<Option<Instant>>,
 }
@@ -107,6 +110,7 @@ impl Daemon {
             audited: Mutex::new(Instant::now()),
             watching: watching::Watching::default(),
             samples: samples::Samples::default(),
+            traces: traces::Traces::default(),
             retry: Mutex::new(None),
         }))
     }
@@ -212,6 +216,14 @@ impl Daemon {
     /// Changes go one after the other.
     fn one_change(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What to do before the daemon ends: nobody listens to the program any more.
+    pub fn stop_telling(&self) {
+        if let Some(datapath) = &mut self.core().datapath {
+            datapath.stop_trace();
+            datapath.watch(Duration::ZERO);
+        }
     }
 
     /// What to do when the settings ask for nothing to stay.

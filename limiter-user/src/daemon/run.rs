@@ -95,6 +95,8 @@ pub async fn run(settings: Settings, datapath: Option<Box<dyn Datapath>>) -> Res
     if let Some(tier) = requests {
         tier.stop().await;
     }
+    let falling_silent = Arc::clone(&daemon);
+    blocking(move || falling_silent.stop_telling()).await?;
     if settings.on_exit == OnExit::Detach {
         blocking(move || daemon.detach_all()).await?;
     }

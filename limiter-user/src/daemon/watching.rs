@@ -15,6 +15,7 @@ use limiter_common::verdict::{Outcome, Verdict};
 use tokio::sync::broadcast;
 
 use super::core::Core;
+use super::prepare::InForce;
 use super::refusal::{Kind as RefusalKind, Refusal};
 use super::view::FAMILY_NAMES;
 use super::{Daemon, guards};
@@ -48,7 +49,7 @@ pub enum Told {
     Lost(u64),
 }
 
-/// One packet that was dropped, or would have been.
+/// One packet that was dropped, or would have been; of a trace, any.
 #[derive(Clone, Debug)]
 pub struct Drop {
     pub event: Event,
@@ -88,23 +89,39 @@ impl Drop {
         (bits != 0).then_some(address)
     }
 
-    /// As it is sent, with the frame's bytes only for those who may see them.
+    /// As it is sent to those who watch, with the frame's bytes only for those who may see them. Of a packet that was not
+    /// dropped the verdict is that of the rule that observed it.
     pub fn describe(&self, with_frame: bool) -> api::Event {
-        let Event { kind, destination, source_port, .. } = self.event;
-        let has_ports = kind <= Kind::Sctp as u8;
-        let has_type = kind == Kind::Icmp as u8 || kind == Kind::Icmpv6 as u8;
-        let is_dropped = self.outcome.verdict() == Verdict::Drop;
-        let (rule, outcome) = match &self.observed {
-            Some((observing, observed)) if !is_dropped => (observing, *observed),
-            _ => (&self.rule, self.outcome),
-        };
-        let observed = self.observed.as_ref().filter(|_| is_dropped).map(|(rule, outcome)| api::Observed {
-            rule: rule.clone(),
-            reason: outcome.reason().name().to_owned(),
-        });
         let frame = with_frame.then(|| {
             let bytes = self.event.frame.get(..usize::from(self.event.captured)).unwrap_or_default();
             api::Frame { length: self.event.frame_length, bytes: STANDARD.encode(bytes) }
+        });
+        match &self.observed {
+            Some((rule, outcome)) if self.outcome.verdict() != Verdict::Drop => {
+                self.describe_as(rule, *outcome, None, frame)
+            }
+            observed => self.describe_as(&self.rule, self.outcome, observed.as_ref(), frame),
+        }
+    }
+
+    /// As it is sent to whoever traces: what became of the packet, and beside it what an observing rule says.
+    pub fn describe_decision(&self) -> api::Event {
+        self.describe_as(&self.rule, self.outcome, self.observed.as_ref(), None)
+    }
+
+    fn describe_as(
+        &self,
+        rule: &str,
+        outcome: Outcome,
+        observed: Option<&(String, Outcome)>,
+        frame: Option<api::Frame>,
+    ) -> api::Event {
+        let Event { kind, destination, source_port, .. } = self.event;
+        let has_ports = kind <= Kind::Sctp as u8;
+        let has_type = kind == Kind::Icmp as u8 || kind == Kind::Icmpv6 as u8;
+        let observed = observed.map(|(rule, outcome)| api::Observed {
+            rule: rule.clone(),
+            reason: outcome.reason().name().to_owned(),
         });
         api::Event {
             time: humantime::format_rfc3339_nanos(self.at).to_string(),
@@ -116,7 +133,7 @@ impl Drop {
             destination_port: has_ports.then_some(destination),
             icmp_type: has_type.then_some(destination),
             length: self.event.length,
-            rule: rule.clone(),
+            rule: rule.to_owned(),
             verdict: outcome.verdict().name().to_owned(),
             reason: outcome.reason().name().to_owned(),
             observed,
@@ -192,13 +209,13 @@ async fn read(daemon: Arc<Daemon>, mut reader: Reader) {
 struct Reader {
     renewed: Instant,
     lost: u64,
-    interfaces: BTreeMap<u32, String>,
+    namer: Namer,
 }
 
 impl Reader {
     fn new(core: &Core) -> Self {
         let lost = core.datapath.as_ref().and_then(|datapath| datapath.events_lost().ok()).unwrap_or(0);
-        Self { renewed: Instant::now(), lost, interfaces: interfaces(core) }
+        Self { renewed: Instant::now(), lost, namer: Namer::new(core) }
     }
 
     fn step(&mut self, daemon: &Daemon) {
@@ -208,7 +225,7 @@ impl Reader {
             let mut core = daemon.core();
             if self.renewed.elapsed() >= RENEWAL {
                 self.renewed = Instant::now();
-                self.interfaces = interfaces(&core);
+                self.namer = Namer::new(&core);
                 if let Some(datapath) = &mut core.datapath {
                     datapath.watch(LEASE);
                     lost = datapath.events_lost().ok();
@@ -218,27 +235,9 @@ impl Reader {
             datapath.events(&mut |event| events.push(*event));
             core.in_force.clone()
         };
-        let slots = in_force.as_ref().map(|in_force| &in_force.sealed.slots.rules);
-        let names: BTreeMap<u16, &str> =
-            slots.into_iter().flatten().map(|(name, slot)| (*slot, name.as_str())).collect();
-        let name = |slot: u16| match (names.get(&slot), slot) {
-            (Some(name), _) => (*name).to_owned(),
-            (None, 0) => String::new(),
-            (None, slot) => format!("#{slot}"),
-        };
-        let clocks = Clocks::now();
-        for event in events {
-            let Some(outcome) = Outcome::of(event.outcome) else { continue };
-            let told = Drop {
-                at: clocks.wall(event.time),
-                interface: self.interfaces.get(&event.interface).cloned().unwrap_or_default(),
-                rule: name(event.rule),
-                outcome,
-                observed: Outcome::of(event.observed).map(|observed| (name(event.observing), observed)),
-                event,
-            };
+        for drop in self.namer.name(in_force.as_deref(), events) {
             // Nobody is there any more: the next look ends this.
-            let _ = daemon.watching.sender.send(Told::Drop(Arc::new(told)));
+            let _ = daemon.watching.sender.send(Told::Drop(Arc::new(drop)));
         }
         if let Some(lost) = lost {
             let more = lost.saturating_sub(std::mem::replace(&mut self.lost, lost));
@@ -249,8 +248,38 @@ impl Reader {
     }
 }
 
-fn interfaces(core: &Core) -> BTreeMap<u32, String> {
-    core.guarded().into_iter().map(|guard| (guard.index, guard.name)).collect()
+/// Gives the numbers of events their names.
+pub struct Namer(BTreeMap<u32, String>);
+
+impl Namer {
+    /// With the interfaces that are guarded now.
+    pub fn new(core: &Core) -> Self {
+        Self(core.guarded().into_iter().map(|guard| (guard.index, guard.name)).collect())
+    }
+
+    /// `in_force`: the policy whose rules have the counter slots.
+    pub fn name(&self, in_force: Option<&InForce>, events: Vec<Event>) -> Vec<Drop> {
+        let slots = in_force.map(|in_force| &in_force.sealed.slots.rules);
+        let names: BTreeMap<u16, &str> =
+            slots.into_iter().flatten().map(|(name, slot)| (*slot, name.as_str())).collect();
+        let name = |slot: u16| match (names.get(&slot), slot) {
+            (Some(name), _) => (*name).to_owned(),
+            (None, 0) => String::new(),
+            (None, slot) => format!("#{slot}"),
+        };
+        let clocks = Clocks::now();
+        let named = events.into_iter().filter_map(|event| {
+            Some(Drop {
+                at: clocks.wall(event.time),
+                interface: self.0.get(&event.interface).cloned().unwrap_or_default(),
+                rule: name(event.rule),
+                outcome: Outcome::of(event.outcome)?,
+                observed: Outcome::of(event.observed).map(|observed| (name(event.observing), observed)),
+                event,
+            })
+        });
+        named.collect()
+    }
 }
 
 /// One moment by two clocks.

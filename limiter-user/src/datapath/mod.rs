@@ -234,6 +234,16 @@ pub trait Datapath: Send {
     /// Packets that should have been told of and were not, because the budget or the ring was full. Never goes back.
     fn events_lost(&self) -> Result<u64, Error>;
 
+    /// For so long the program tells of every decision about packets from a prefix, as far as the budget of traces goes.
+    /// A trace that runs already ends.
+    fn start_trace(&mut self, prefix: IpNet, time: Duration) -> Result<(), Error>;
+
+    /// Takes what was told of since the last call, as events without frames; decisions made since the trace began.
+    fn traced(&mut self, visit: &mut dyn FnMut(&Event)) -> u64;
+
+    /// Ends a trace: the program is the one before.
+    fn stop_trace(&mut self);
+
     /// Guards an interface. One that is guarded already in that mode (or any, for `Auto`) is left as it is.
     /// `replace` takes the place of a foreign program.
     fn attach(&mut self, interface: &str, mode: Mode, replace: bool) -> Result<Interface, Error>;

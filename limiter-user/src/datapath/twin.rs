@@ -35,6 +35,8 @@ pub struct State {
     /// Events that nobody has taken.
     pub events: Vec<Event>,
     pub events_lost: u64,
+    /// The trace that runs: of whom, decisions nobody has taken, and how many there were.
+    pub trace: Option<(IpNet, Vec<Event>, u64)>,
     /// Interfaces the host has, by name, with their index.
     pub present: BTreeMap<String, u32>,
     /// Interfaces that the policy in force names.
@@ -70,6 +72,7 @@ impl Default for State {
             watched_until: 0,
             events: Vec::new(),
             events_lost: 0,
+            trace: None,
             present: BTreeMap::new(),
             named: Vec::new(),
             foreign: BTreeMap::new(),
@@ -198,6 +201,22 @@ impl Datapath for Twin {
 
     fn events_lost(&self) -> Result<u64, Error> {
         Ok(self.state().events_lost)
+    }
+
+    fn start_trace(&mut self, prefix: IpNet, _: Duration) -> Result<(), Error> {
+        self.state().trace = Some((prefix, Vec::new(), 0));
+        Ok(())
+    }
+
+    fn traced(&mut self, visit: &mut dyn FnMut(&Event)) -> u64 {
+        let mut state = self.state();
+        let Some((_, decisions, seen)) = &mut state.trace else { return 0 };
+        std::mem::take(decisions).iter().for_each(visit);
+        *seen
+    }
+
+    fn stop_trace(&mut self) {
+        self.state().trace = None;
     }
 
     fn attach(&mut self, interface: &str, mode: Mode, replace: bool) -> Result<Interface, Error> {

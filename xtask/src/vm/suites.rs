@@ -29,10 +29,11 @@ const fn choice(name: &'static str, seconds: u64) -> Choice {
 }
 
 /// On kernels that limiter runs on. The times are for an emulated processor on a busy machine.
-const ENOUGH: [Choice; 10] = [
+const ENOUGH: [Choice; 12] = [
     choice("virtio", 300),
     choice("kernel_table", 300),
     choice("kernel_datapath", 300),
+    choice("kernel_events", 300),
     choice("differential", 600),
     choice("counters", 600),
     choice("swap", 600),
@@ -40,6 +41,7 @@ const ENOUGH: [Choice; 10] = [
     choice("race", 300),
     choice("kernel", 900),
     choice("lifecycle", 900),
+    choice("trace", 900),
 ];
 /// On those below the floor.
 const TOO_OLD: [Choice; 1] = [choice("floor", 120)];

@@ -20,6 +20,9 @@ pub static OBJECT: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_LIMITER")
 /// What tests and benches load beside it, on the same maps: see `limiter-ebpf/src/bin/probe.rs`.
 pub static PROBE: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_PROBE"));
 
+/// What guards while somebody traces, on the same maps: see `limiter-ebpf/src/bin/trace.rs`.
+pub static TRACE: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_TRACE"));
+
 /// Tells how the program's two clocks stand to each other: see `limiter-ebpf/src/bin/clock.rs`.
 static CLOCK: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_CLOCK"));
 

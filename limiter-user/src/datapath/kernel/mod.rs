@@ -15,6 +15,7 @@ mod netlink;
 mod refill;
 mod relax;
 mod sys;
+mod trace;
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -46,6 +47,7 @@ use super::{Bucket, Datapath, Error, Facts, Image, Interface, Mode, Options, Ref
 /// See the module.
 pub struct Kernel {
     pin: PathBuf,
+    options: Options,
     geometry: Geometry,
     ebpf: Ebpf,
     program: &'static str,
@@ -61,6 +63,8 @@ pub struct Kernel {
     /// The prefix images by slot, held so that they can be pinned again.
     images: [Option<MapData>; POLICY_SLOTS],
     ring: RingBuf<MapData>,
+    /// The trace that runs.
+    trace: Option<trace::Trace>,
 }
 
 impl Kernel {
@@ -71,6 +75,8 @@ impl Kernel {
         xdp(&mut ebpf, program)?.load().map_err(refused)?;
         let mut kernel = Self {
             pin: options.pin.clone(),
+            options: options.clone(),
+            trace: None,
             geometry,
             program,
             guards: Guard::adopt(&options.pin)?,
@@ -341,6 +347,18 @@ impl Datapath for Kernel {
 
     fn events_lost(&self) -> Result<u64, Error> {
         self.sum("EVENTS_LOST")
+    }
+
+    fn start_trace(&mut self, prefix: IpNet, time: Duration) -> Result<(), Error> {
+        self.begin_trace(prefix, time)
+    }
+
+    fn traced(&mut self, visit: &mut dyn FnMut(&Event)) -> u64 {
+        self.trace.as_mut().map_or(0, |trace| trace.take(visit))
+    }
+
+    fn stop_trace(&mut self) {
+        self.end_trace();
     }
 
     fn attach(&mut self, interface: &str, mode: Mode, replace: bool) -> Result<Interface, Error> {

@@ -13,6 +13,7 @@ use aya::Pod;
 use limiter_common::abi::{
     Ban, BucketSet, Control, CrowdCell, FilterLine, Geometry, LoneWord, Row, RuleCounters,
 };
+use limiter_common::event::TraceTarget;
 
 const BPF_MAP_CREATE: libc::c_long = 0;
 const BPF_OBJ_PIN: libc::c_long = 6;
@@ -187,4 +188,4 @@ macro_rules! plain {
     };
 }
 
-plain!(Ban, BucketSet, Control, CrowdCell, FilterLine, Geometry, LoneWord, Row, RuleCounters);
+plain!(Ban, BucketSet, Control, CrowdCell, FilterLine, Geometry, LoneWord, Row, RuleCounters, TraceTarget);
