@@ -839,6 +839,26 @@ fn enlist<E: Engine>(engine: E, tag: u64) {
     }
 }
 
+/// What a meter has kept of a packet's source: the words of its bucket by unit, and its description, which is empty
+/// of a bucket that all share. `None` where it has no bucket, which is a full one.
+pub fn bucket_of<E: Engine>(
+    engine: E,
+    tables: &PolicyTables,
+    packet: &Packet,
+    meter: u16,
+) -> Option<([u64; 2], Description)> {
+    let meter = meter_at(tables, meter);
+    if is_lone(meter) {
+        let word = |unit: usize| Some(lone_word(engine, meter, unit)?.load());
+        return Some(([word(PACKETS)?, word(BYTES)?], Description::default()));
+    }
+    let tag = tag(engine, meter, packet);
+    let set = engine.set(hash::set_index(engine, tag))?;
+    let ways = [PACKETS, BYTES].map(|unit| find(engine, set, tag, unit));
+    let word = |unit: usize| Some(set.word(unit, ways[unit]?).load());
+    Some(([word(PACKETS)?, word(BYTES)?], set.description(ways[PACKETS]?)))
+}
+
 #[inline(always)]
 fn find<E: Engine>(engine: E, set: E::Set, tag: u64, unit: usize) -> Option<usize> {
     table::find(set, tag, unit, |way| engine.blur(way))

@@ -144,6 +144,19 @@ impl Outcome {
         }
     }
 
+    /// Whether limits decided it, and not a verdict.
+    pub const fn is_of_limits(self) -> bool {
+        matches!(
+            self.reason(),
+            Reason::Within
+                | Reason::Over
+                | Reason::Oversize
+                | Reason::Crowd
+                | Reason::Newcomer
+                | Reason::Penalty
+        )
+    }
+
     pub const fn reason(self) -> Reason {
         match self {
             Self::PassWithin => Reason::Within,

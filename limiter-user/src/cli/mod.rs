@@ -25,6 +25,7 @@ mod status;
 mod top;
 mod trace;
 mod watch;
+mod why;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -168,6 +169,8 @@ enum Verb {
     },
     /// List the bans in force
     Bans,
+    /// Say what the next packet of a source would get, and why; charges nothing
+    Why(why::WhyArguments),
     /// Fill the buckets of a source
     Reset {
         /// An address, or a prefix for all sources in it
@@ -246,6 +249,7 @@ async fn run(verb: Verb, client: Client, format: Format) -> Result<ExitCode, Pro
         Verb::Ban(arguments) => ban::run(&client, arguments, format).await,
         Verb::Unban { source } => ban::unban(&client, &source, format).await,
         Verb::Reset { source } => ban::reset(&client, &source, format).await,
+        Verb::Why(arguments) => why::run(&client, &arguments, format).await,
         Verb::Bans => ban::list(&client, format).await,
         Verb::CheckRequest(arguments) => check_request::run(&client, *arguments, format).await,
         Verb::SetPlan { hash, plan } => plans::set(&client, &hash, plan, format).await,

@@ -575,3 +575,74 @@ pub struct Reset {
     /// Buckets that were not full.
     pub buckets: u64,
 }
+
+/// `GET /v1/why/{ip}`: what the next packet of a source would get, and why. Nothing is charged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Why {
+    /// The key the limits act on.
+    pub source: String,
+    /// What was asked for.
+    pub written: String,
+    /// Sets that hold the source.
+    pub sets: Vec<String>,
+    /// The traffic that was judged, as a term: `tcp/443`.
+    pub service: String,
+    /// Services of the policy it belongs to.
+    pub services: Vec<String>,
+    /// The rule that decides; empty for `[default]`, or when none was asked.
+    pub rule: String,
+    /// `pass` or `drop`; a pause is not looked at.
+    pub verdict: String,
+    pub reason: String,
+    /// An observing rule that would drop it.
+    pub observed_by: Option<WhyObserved>,
+    /// The limits of the rule.
+    pub limits: Vec<WhyLimit>,
+    pub ban: Option<BanEntry>,
+    /// Nothing is dropped until then, whatever the verdict.
+    pub paused_until: Option<String>,
+    /// What the other kinds of traffic the policy knows would get, when none was asked for.
+    pub traffic: Vec<WhyTraffic>,
+    /// Commands that change it, the closest first.
+    pub commands: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhyObserved {
+    pub rule: String,
+    pub reason: String,
+}
+
+/// One limit, in one unit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WhyLimit {
+    /// Its name under `[limits]`.
+    pub name: Option<String>,
+    pub per: String,
+    pub rate: String,
+    /// `packets` or `bytes`.
+    pub unit: String,
+    /// In `unit`.
+    pub burst: u64,
+    /// 0 all of the burst is left … 1 nothing is.
+    pub fill: f64,
+    /// What is left of the burst.
+    pub tokens: u64,
+    /// Until it is full again.
+    pub full_in_s: f64,
+    /// It is this one that refuses.
+    pub refuses: bool,
+    pub penalised_until: Option<String>,
+    /// Packets this bucket admitted since it was claimed.
+    pub passed: u64,
+    /// Packets it dropped, sampled: exact to about 32 per CPU.
+    pub dropped: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhyTraffic {
+    pub service: String,
+    pub rule: String,
+    pub verdict: String,
+    pub reason: String,
+}

@@ -21,7 +21,8 @@ use super::listen::{Socket, group_id, listen};
 use super::{event_routes, operator_routes, request_routes};
 use crate::cli::session;
 use crate::daemon::{
-    By, Daemon, FIRST_WINDOW, GroupBy, GroupQuery, Kind, LONGEST_CONFIRM, Query, Refusal, Sort, Wish,
+    By, Daemon, FIRST_WINDOW, GroupBy, GroupQuery, Kind, LONGEST_CONFIRM, Query, Refusal, Sort, WhyQuestion,
+    Wish,
 };
 use crate::policy::{Bundle, duration_seconds};
 
@@ -74,6 +75,7 @@ fn routes(api: Api) -> Router {
         .route("/drops", get(drops))
         .route("/bans", get(bans).post(ban).delete(unban))
         .route("/reset", post(reset))
+        .route("/why/{ip}", get(why))
         .route("/history", get(history))
         .route("/reload", post(reload))
         .route("/interfaces/{name}", put(attach).delete(detach))
@@ -249,6 +251,30 @@ async fn drops(State(api): State<Api>, OriginalUri(uri): OriginalUri) -> Answer<
         tokio::time::sleep(DROPS_PERIOD).await;
     }
     api.run(move |daemon| Ok(daemon.drops(&query))).await
+}
+
+async fn why(
+    State(api): State<Api>,
+    Path(source): Path<String>,
+    OriginalUri(uri): OriginalUri,
+) -> Answer<impl Serialize> {
+    let mut question = WhyQuestion { source, to: None, length: None, interface: None, destination: None };
+    for (key, value) in parameters(&uri, &["to", "bytes", "interface", "dest"])? {
+        match key.as_str() {
+            "to" => question.to = Some(value),
+            "interface" => question.interface = Some(value),
+            "dest" => {
+                let address = value.parse().map_err(|_| bad_value("dest", &value, "an address"))?;
+                question.destination = Some(address);
+            }
+            _ => {
+                let length = value.parse().ok().filter(|length| (20..=65_535).contains(length));
+                question.length =
+                    Some(length.ok_or_else(|| bad_value("bytes", &value, "a number from 20 to 65535"))?);
+            }
+        }
+    }
+    api.run(move |daemon| daemon.core().why(&question)).await
 }
 
 async fn set_policy(

@@ -347,7 +347,7 @@ fn lasts(wish: &BanWish) -> Result<Option<Duration>, Refusal> {
     }
 }
 
-fn entry(prefix: &IpNet, record: &Record) -> BanEntry {
+pub(super) fn entry(prefix: &IpNet, record: &Record) -> BanEntry {
     BanEntry {
         source: show(prefix),
         written: None,
@@ -359,7 +359,7 @@ fn entry(prefix: &IpNet, record: &Record) -> BanEntry {
 }
 
 /// A ban's key as it is shown.
-fn show(prefix: &IpNet) -> String {
+pub(super) fn show(prefix: &IpNet) -> String {
     show_network(prefix.addr(), prefix.prefix_len())
 }
 

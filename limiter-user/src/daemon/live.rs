@@ -145,8 +145,11 @@ fn is_empty(bucket: &Bucket, meter: &Meter, now: u64) -> bool {
     rate.cost(1).is_none_or(|cost| ahead + cost > rate.tolerance)
 }
 
-/// One packet of 100 bytes from the source: the first of a term, or of a protocol nobody names.
-fn packet(source: IpAddr, term: Option<Term>) -> Packet {
+/// Bytes of a packet when nothing is said.
+pub const USUAL_LENGTH: u32 = 100;
+
+/// One packet of [`USUAL_LENGTH`] from the source: the first of a term, or of a protocol nobody names.
+pub fn packet(source: IpAddr, term: Option<Term>) -> Packet {
     let (kind, destination, source_port) = match term {
         None => (Kind::Udp, 0, 0),
         Some(Term::Tcp(ports)) => (Kind::Tcp, ports.first, 0),
@@ -167,7 +170,7 @@ fn packet(source: IpAddr, term: Option<Term>) -> Packet {
     Packet {
         source_high: (bits >> 64) as u64,
         source_low: bits as u64,
-        length: 100,
+        length: USUAL_LENGTH,
         destination,
         source_port,
         shape: Shape::Ip,

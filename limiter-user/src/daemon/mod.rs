@@ -29,6 +29,7 @@ mod state;
 mod traces;
 mod view;
 mod watching;
+mod why;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,6 +48,7 @@ pub use sources::{By, MOST, Query, Sort, show_network};
 pub use traces::Traced;
 pub use view::{FAMILY_NAMES, NamedCounter};
 pub use watching::{Filter, Told};
+pub use why::Question as WhyQuestion;
 
 use self::core::Origin;
 use crate::cli::session::Session;

@@ -16,10 +16,13 @@ use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
 use limiter_common::abi::{
-    BYTES, Ban, Counter, Description, FAMILIES, INTERFACE_NAME, Meter, PACKETS, PolicyTables, Row,
+    BYTES, Ban, Counter, Description, FAMILIES, INTERFACE_NAME, Meter, PACKETS, PolicyTables, Row, action,
 };
 use limiter_common::event::Event;
-use limiter_common::verdict::OUTCOMES;
+use limiter_common::judge::{self, Engine, Ruling};
+use limiter_common::packet::Packet;
+use limiter_common::place;
+use limiter_common::verdict::{OUTCOMES, Verdict};
 use serde::{Deserialize, Serialize};
 
 pub use error::Error;
@@ -185,6 +188,70 @@ pub fn interface_names(names: &[[u8; INTERFACE_NAME]]) -> Vec<String> {
     texts.take_while(|name| !name.is_empty()).map(|name| String::from_utf8_lossy(name).into_owned()).collect()
 }
 
+/// Where a packet comes in and where it goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Way {
+    /// Name of the interface.
+    pub interface: Option<String>,
+    pub destination: Option<IpAddr>,
+}
+
+impl Way {
+    /// Its place class, see [`limiter_common::place`].
+    fn class(&self, tables: &PolicyTables) -> u8 {
+        let names = interface_names(&tables.places.interface_names);
+        let interface = names.iter().position(|name| Some(name) == self.interface.as_ref());
+        let destination = match self.destination {
+            Some(IpAddr::V4(address)) => u128::from(address.to_ipv6_mapped()),
+            Some(IpAddr::V6(address)) => u128::from(address),
+            None => 0,
+        };
+        place::class(
+            &tables.header,
+            &tables.places,
+            || interface.map_or(0, |position| position + 1),
+            || [(destination >> 64) as u64, destination as u64],
+            |number| number,
+        )
+    }
+}
+
+/// What would become of a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    pub ruling: Ruling,
+    /// By [`Meter::id`], the limits of the rule that decides in its order, each with the source's bucket before the
+    /// packet; `None` where it has no bucket, which is a full one.
+    pub limits: Vec<(u32, Option<Bucket>)>,
+    /// Which of them refuses.
+    pub refused_by: Option<u32>,
+    /// The time of the bucket words.
+    pub now: u64,
+}
+
+impl Explanation {
+    /// `engine` keeps to itself what is written there; `before` is not written to.
+    fn of<E: Engine>(engine: E, before: E, tables: &PolicyTables, packet: &Packet, way: &Way) -> Self {
+        let mut judged = Packet { place: way.class(tables), ..*packet };
+        let ruling = judge::judge(engine, tables, &mut judged);
+        let rule = &tables.rules[usize::from(ruling.rule)];
+        let id_of = |meter: u16| tables.meters[usize::from(meter)].id;
+        let is_limited = rule.action == action::LIMIT && ruling.outcome.is_of_limits();
+        let count = if is_limited { usize::from(rule.meter_count) } else { 0 };
+        let limits = rule.meters[..count].iter().map(|&meter| {
+            let found = judge::bucket_of(before, tables, &judged, meter);
+            (id_of(meter), found.map(|(words, description)| Bucket::new(&description, words)))
+        });
+        let refuses = is_limited && ruling.outcome.verdict() == Verdict::Drop;
+        Self {
+            ruling,
+            limits: limits.collect(),
+            refused_by: refuses.then(|| id_of(ruling.refused_meter)),
+            now: before.now(false),
+        }
+    }
+}
+
 /// Counters of one rule, summed over CPUs: `[outcome][family]`.
 pub type RuleTotals = [[Counter; FAMILIES]; OUTCOMES];
 
@@ -262,6 +329,10 @@ pub trait Datapath: Send {
     fn counters(&self) -> Result<Vec<(u16, Box<RuleTotals>)>, Error>;
 
     fn table(&self) -> Result<TableUse, Error>;
+
+    /// What the next such packet would get, by the policy and the buckets of this moment. Charges and counts nothing.
+    /// `None` without a policy.
+    fn explain(&self, packet: &Packet, way: &Way) -> Result<Option<Explanation>, Error>;
 
     /// Work that keeps the datapath fast but that nothing depends on, to be called every few seconds: thins the filter
     /// in front of the bucket table. Whether there was anything to do.

@@ -5,11 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
-use limiter_common::abi::{Ban, Header};
+use limiter_common::abi::{Ban, Geometry, Header, PolicyTables, Row};
 use limiter_common::event::Event;
+use limiter_common::packet::Packet;
 
 use super::{
-    Bucket, Datapath, Error, Facts, Image, Interface, Mode, Refill, RuleTotals, TableUse, interface_names,
+    Bucket, Datapath, Error, Explanation, Facts, Host, Image, Interface, Mode, Refill, RuleTotals, TableUse,
+    Way, interface_names,
 };
 
 /// Clones share one state, so a test keeps a hand on what the daemon holds, and a second daemon finds what
@@ -24,6 +26,8 @@ pub struct State {
     pub sealed: Option<Vec<u8>>,
     /// Header of the policy in force.
     pub header: Option<Header>,
+    /// The policy last published, to be judged by.
+    pub tables: Option<(Box<PolicyTables>, Vec<Row>)>,
     /// Times a policy was published.
     pub published: u64,
     /// Until when the policy in force waits to be confirmed, and what is in force after that.
@@ -66,6 +70,7 @@ impl Default for State {
             now: 0,
             sealed: None,
             header: None,
+            tables: None,
             published: 0,
             waiting: None,
             paused_until: 0,
@@ -121,6 +126,16 @@ impl State {
     }
 }
 
+/// A copy that is never on a stack: it is more than a megabyte.
+fn boxed(tables: &PolicyTables) -> Box<PolicyTables> {
+    let mut copy = Box::<PolicyTables>::new_uninit();
+    // SAFETY: plain data, copied whole into a place of its size.
+    unsafe {
+        copy.as_mut_ptr().copy_from(tables, 1);
+        copy.assume_init()
+    }
+}
+
 /// Ticks of 1/64 ns.
 fn ticks(time: Duration) -> u64 {
     time.as_nanos() as u64 * 64
@@ -158,6 +173,7 @@ impl Datapath for Twin {
         state.header = Some(image.tables.header);
         state.named = interface_names(&image.tables.places.interface_names);
         state.sealed = Some(sealed.to_vec());
+        state.tables = Some((boxed(image.tables), image.rows.to_vec()));
         state.published += 1;
         Ok(())
     }
@@ -285,6 +301,22 @@ impl Datapath for Twin {
 
     fn counters(&self) -> Result<Vec<(u16, Box<RuleTotals>)>, Error> {
         Ok(self.state().counters.iter().map(|(slot, totals)| (*slot, totals.clone())).collect())
+    }
+
+    fn explain(&self, packet: &Packet, way: &Way) -> Result<Option<Explanation>, Error> {
+        let state = self.state();
+        let Some((tables, rows)) = &state.tables else { return Ok(None) };
+        let host = || {
+            let geometry = Geometry { sets: 64, seed: [1, 2, 3, 4], ..Geometry::default() };
+            let mut host = Host::new(geometry, rows);
+            host.set_now(state.now);
+            state.buckets.iter().for_each(|bucket| {
+                host.put(bucket);
+            });
+            state.bans.iter().for_each(|(prefix, ban)| host.ban(*prefix, *ban));
+            host
+        };
+        Ok(Some(Explanation::of(&host(), &host(), tables, packet, way)))
     }
 
     fn tidy(&mut self) -> bool {

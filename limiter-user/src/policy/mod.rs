@@ -79,6 +79,11 @@ pub fn parse_prefix(text: &str) -> Result<ipnet::IpNet, (String, String)> {
     })
 }
 
+/// A term of services, like `tcp/443`; else what is wrong and what to write.
+pub fn parse_term(text: &str) -> Result<Term, (String, String)> {
+    Term::parse(text).map_err(|bad| (bad.message, bad.help))
+}
+
 /// Seconds of a duration as policies write it: `10s`, `5m`, `1h`, `2d`; else what is wrong and what to write.
 pub fn duration_seconds(text: &str) -> Result<u64, String> {
     rate::parse_duration(text).map_err(|bad| format!("{}: {}", bad.message, bad.help))

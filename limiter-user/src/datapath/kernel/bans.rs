@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 
 use aya::maps::lpm_trie::{Key, LpmTrie};
-use aya::maps::{HashMap, Map, MapError};
+use aya::maps::{HashMap, Map, MapData, MapError};
 use ipnet::IpNet;
 use limiter_common::abi::{BANS_OF_PREFIXES, BANS_OF_SOURCES, Ban};
 use limiter_common::ban;
@@ -63,7 +63,32 @@ impl Place {
     }
 }
 
+/// The maps of bans, to be asked as the program asks them.
+pub(super) struct BanMaps<'a> {
+    sources: Sources<&'a MapData>,
+    prefixes: Prefixes<&'a MapData>,
+}
+
+impl BanMaps<'_> {
+    pub fn of_source(&self, key: [u64; 2]) -> Option<Ban> {
+        self.sources.get(&key, 0).ok().map(|Plain(ban)| ban)
+    }
+
+    /// The ban of the longest prefix.
+    pub fn of_prefix(&self, high: u64, low: u64) -> Option<Ban> {
+        let octets = (u128::from(high) << 64 | u128::from(low)).to_be_bytes();
+        self.prefixes.get(&Key::new(128, octets), 0).ok().map(|Plain(ban)| ban)
+    }
+}
+
 impl Kernel {
+    pub(super) fn ban_maps(&self) -> Result<BanMaps<'_>, Error> {
+        Ok(BanMaps {
+            sources: Sources::try_from(self.map(SOURCES)?).map_err(refused)?,
+            prefixes: Prefixes::try_from(self.map(PREFIXES)?).map_err(refused)?,
+        })
+    }
+
     pub(super) fn count_of_bans(&self) -> Result<u32, Error> {
         match self.map(SOURCES)? {
             Map::HashMap(map) => Ok(map.info().map_err(refused)?.max_entries()),
@@ -129,12 +154,12 @@ impl Kernel {
         Ok(())
     }
 
-    fn ban_sources(&mut self) -> Result<Sources<&mut aya::maps::MapData>, Error> {
+    fn ban_sources(&mut self) -> Result<Sources<&mut MapData>, Error> {
         let map = self.ebpf.map_mut(SOURCES).ok_or_else(|| missing(SOURCES))?;
         Sources::try_from(map).map_err(refused)
     }
 
-    fn ban_prefixes(&mut self) -> Result<Prefixes<&mut aya::maps::MapData>, Error> {
+    fn ban_prefixes(&mut self) -> Result<Prefixes<&mut MapData>, Error> {
         let map = self.ebpf.map_mut(PREFIXES).ok_or_else(|| missing(PREFIXES))?;
         Prefixes::try_from(map).map_err(refused)
     }

@@ -38,6 +38,12 @@ impl Selector {
         unsafe { AtomicU32::from_ptr(&raw mut (*self.0.get(0)).bans) }.store(kinds, Ordering::SeqCst);
     }
 
+    /// Which kinds of bans there are.
+    pub fn bans(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.0.get(0)).bans) }.load(Ordering::SeqCst)
+    }
+
     /// The slot packets are judged by.
     pub fn slot(&self, now: u64) -> u32 {
         let until = self.confirm_until().load(Ordering::SeqCst);

@@ -7,9 +7,10 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, MapData};
-use aya::programs::{TestRun as _, TestRunOptions, Xdp};
+use aya::programs::{ProgramError, TestRun as _, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
 use limiter_common::abi::{ABI_VERSION, Geometry, POLICY_SLOTS, Row, WAYS};
+use nix::time::ClockId;
 
 use super::sys::{self, Plain};
 use crate::datapath::{Error, Options};
@@ -132,6 +133,29 @@ pub fn refused(error: impl std::error::Error) -> Error {
     Error::Refused { reason }
 }
 
+/// The same of a program. What the verifier said last is the reason, also where the kernel's error is the one of
+/// somebody without the right to load.
+pub fn refused_program(error: ProgramError) -> Error {
+    let log = match &error {
+        ProgramError::LoadError { verifier_log, .. } => verifier_log.to_string(),
+        _ => String::new(),
+    };
+    match verdict_of(&log) {
+        Some(verdict) => Error::Refused { reason: format!("the verifier says: {verdict}") },
+        None => refused(error),
+    }
+}
+
+/// The last line of a verifier's log that is not its statistics.
+fn verdict_of(log: &str) -> Option<&str> {
+    let is_said = |line: &&str| {
+        let statistics =
+            ["processed ", "verification time ", "stack depth "].iter().any(|start| line.starts_with(start));
+        !line.is_empty() && !statistics
+    };
+    log.lines().map(str::trim).rfind(is_said)
+}
+
 /// The running kernel's version.
 fn kernel_version() -> (u32, u32, String) {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
@@ -225,15 +249,24 @@ fn random() -> Result<[u64; 4], Error> {
     }
 }
 
-/// The kernel program's clock.
+/// The kernel program's precise clock.
 pub fn monotonic_ns() -> u64 {
-    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).ok();
+    read(ClockId::CLOCK_MONOTONIC)
+}
+
+/// Its coarse one, but for a few ns.
+pub fn coarse_monotonic_ns() -> u64 {
+    read(ClockId::CLOCK_MONOTONIC_COARSE)
+}
+
+fn read(clock: ClockId) -> u64 {
+    let time = nix::time::clock_gettime(clock).ok();
     time.map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
 /// Spread of the coarse clock: one tick.
 pub fn tick_ns() -> u64 {
-    let tick = nix::time::clock_getres(nix::time::ClockId::CLOCK_MONOTONIC_COARSE).ok();
+    let tick = nix::time::clock_getres(ClockId::CLOCK_MONOTONIC_COARSE).ok();
     // 10 ms is the longest tick Linux is built with.
     tick.map_or(10_000_000, |time| time.tv_nsec() as u64)
 }
@@ -266,4 +299,18 @@ fn pin_geometry(pin: &Path, geometry: &Geometry) -> Result<(), Error> {
     let mut map = Array::<MapData, Plain<Geometry>>::create(1, 0).map_err(refused)?;
     map.set(0, Plain(*geometry), 0).map_err(refused)?;
     map.pin(pin.join(GEOMETRY)).map_err(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::verdict_of;
+
+    #[test]
+    fn what_the_verifier_said_last_is_the_reason() {
+        let log = "func#0 @0\n0: R1=ctx()\ncombined stack size of 4 calls is 528. Too large\n\
+                   verification time 31337 usec\nstack depth 160+96\nprocessed 68049 insns (limit 1000000)\n\n";
+        assert_eq!(verdict_of(log), Some("combined stack size of 4 calls is 528. Too large"));
+        assert_eq!(verdict_of("processed 1 insns\n"), None);
+        assert_eq!(verdict_of(""), None);
+    }
 }

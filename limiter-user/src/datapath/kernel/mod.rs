@@ -5,6 +5,7 @@
 
 mod bans;
 mod control;
+mod dry;
 mod events;
 mod filter;
 mod interfaces;
@@ -33,16 +34,20 @@ use limiter_common::abi::{
 };
 use limiter_common::event::Event;
 use limiter_common::filter::lines as filter_lines;
+use limiter_common::packet::Packet;
 use limiter_common::verdict::OUTCOMES;
 use limiter_common::{bucket, hash};
 
 use self::control::Selector;
 use self::links::Guard;
 pub use self::load::FLOOR;
-use self::load::refused;
+use self::load::{refused, refused_program};
 use self::mapped::Mapped;
 use self::sys::Plain;
-use super::{Bucket, Datapath, Error, Facts, Image, Interface, Mode, Options, Refill, RuleTotals, TableUse};
+use super::{
+    Bucket, Datapath, Error, Explanation, Facts, Image, Interface, Mode, Options, Refill, RuleTotals,
+    TableUse, Way,
+};
 
 /// See the module.
 pub struct Kernel {
@@ -72,7 +77,7 @@ impl Kernel {
     pub fn open(options: &Options) -> Result<Self, Error> {
         let (mut ebpf, geometry) = load::load(load::OBJECT, options)?;
         let program = if load::has_multi_buffer() { "limiter_frags" } else { "limiter" };
-        xdp(&mut ebpf, program)?.load().map_err(refused)?;
+        xdp(&mut ebpf, program)?.load().map_err(refused_program)?;
         let mut kernel = Self {
             pin: options.pin.clone(),
             options: options.clone(),
@@ -421,6 +426,10 @@ impl Datapath for Kernel {
             }
         }
         Ok(totals)
+    }
+
+    fn explain(&self, packet: &Packet, way: &Way) -> Result<Option<Explanation>, Error> {
+        self.judge_dry(packet, way)
     }
 
     fn tidy(&mut self) -> bool {
