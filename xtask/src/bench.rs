@@ -6,7 +6,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::plot;
+
 const REPORT: &str = "docs/benchmarks.md";
+/// Where the report finds its plots.
+const PLOTS: &str = "docs/plots";
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -70,6 +74,12 @@ fn write(name: &str, text: &str) -> Result<()> {
             parts.push((format!("## {title}"), body.trim().to_owned()));
         }
     }
+    let (text, plots) = plot::illustrate(name, text);
+    fs::create_dir_all(PLOTS).with_context(|| format!("cannot make {PLOTS}"))?;
+    for (file, plot) in plots {
+        let path = Path::new(PLOTS).join(file);
+        fs::write(&path, plot).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     let body = format!("{}\n\n{}", machine(), text.trim());
     match parts.iter_mut().find(|(title, _)| *title == heading) {
         Some((_, old)) => *old = body,
@@ -86,7 +96,8 @@ fn write(name: &str, text: &str) -> Result<()> {
 const INTRODUCTION: &str = "# Benchmarks
 
 Written by `cargo xtask bench`. A figure counts as a ratio or a difference inside one run, with minimum, **median** and
-maximum of rounds taken in turns (nine, or as many as the section says); an absolute time belongs to its machine. What is asked for stands beside.
+maximum of rounds taken in turns (nine, or as many as the section says); an absolute time belongs to its machine. What
+is asked for stands beside. In plots a bar is the median and the line over it goes from the minimum to the maximum.
 ";
 
 /// One line: processor, CPUs, kernel, date, commit.

@@ -8,15 +8,17 @@
 
 mod cost;
 mod frames;
+mod goodput;
 mod policies;
 mod state;
 mod veth;
 
 fn main() {
-    let sections: [(&str, fn()); 5] = [
+    let sections: [(&str, fn()); 6] = [
         ("cost", cost::one_cpu),
         ("cpus", cost::two_cpus),
         ("veth", veth::beside_nftables),
+        ("goodput", goodput::polite_client),
         ("table", state::read_table),
         ("swap", state::swap_policy),
     ];
