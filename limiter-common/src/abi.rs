@@ -34,6 +34,12 @@ pub const MAX_DESTINATIONS: usize = 256;
 /// Place classes, see [`crate::place`].
 pub const MAX_PLACES: usize = 128;
 
+/// Penalties of a policy, the unused first one included.
+pub const MAX_PENALTIES: usize = 64;
+
+/// Sources there is room for in the safelist: addresses of this host and its surroundings.
+pub const MAX_SAFE: usize = 4096;
+
 /// Prefixes that carry IPv4 sources inside IPv6, `::ffff:0:0/96` included.
 pub const MAX_EMBEDDED: usize = 8;
 
@@ -126,7 +132,24 @@ pub struct Rule {
     pub action: u8,
     /// [`RULE_COARSE`], [`RULE_BEFORE_BANS`].
     pub flags: u8,
-    pub reserved: [u8; 3],
+    /// Index into [`PolicyTables::penalties`], 0 for none.
+    pub penalty: u8,
+    pub reserved: [u8; 2],
+}
+
+/// When a rule penalises a source, and for how long, see [`crate::penalty`]. Times are ticks of 1/64 ns.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Penalty {
+    /// What a strike costs, a multiple of 2^16.
+    pub cost: u64,
+    /// What strikes may cost at once: all but the last one.
+    pub tolerance: u64,
+    /// How long the source is refused.
+    pub time: u64,
+    /// The meter whose drops are strikes, an index into [`PolicyTables::meters`].
+    pub meter: u16,
+    pub reserved: [u16; 3],
 }
 
 /// What happens to packets of one set class to one service class. Indices into [`PolicyTables::rules`].
@@ -160,6 +183,8 @@ pub const MALFORMED_PASSES: u32 = 4;
 pub const HAS_BYTES: u32 = 16;
 /// [`Header::flags`]: sets hold IPv6 prefixes.
 pub const HAS_V6_PREFIXES: u32 = 8;
+/// [`Header::flags`]: rules have penalties.
+pub const HAS_PENALTIES: u32 = 1024;
 /// [`Header::flags`]: rules name interfaces.
 pub const HAS_INTERFACES: u32 = 256;
 /// [`Header::flags`]: rules name destination addresses.
@@ -230,6 +255,9 @@ pub struct PolicyTables {
     /// IPv4 set classes by the upper 16 bits of the address, see [`crate::prefix`].
     pub v4_index: [u64; 65536],
     pub places: Places,
+    pub penalties: [Penalty; MAX_PENALTIES],
+    /// Set classes of sources that are never penalised, a bit each.
+    pub safe_classes: [u64; MAX_CLASSES / 64],
     /// For spared packets (IGMP, DHCP reply, DHCPv6 reply): the first rule with `from` and a verdict, by place class
     /// and set class; 0 = none.
     pub spared: [[[u16; 3]; MAX_CLASSES]; MAX_PLACES],
@@ -317,6 +345,11 @@ pub struct BucketSet {
     pub words: [[u64; WAYS]; 2],
     pub descriptions: [Description; WAYS],
 }
+
+/// Strikes against the owners of a set's ways, beside the set, see [`crate::penalty`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StrikeLine(pub [u64; WAYS]);
 
 /// Bits of one copy in a [`FilterLine`].
 pub const FILTER_BITS: u32 = 256;

@@ -10,7 +10,7 @@
 //! An observing rule has buckets of its own and changes nothing for the rules after it.
 
 use crate::abi::{
-    BYTES, Ban, CROWD_CELLS, Description, HAS_BYTES, HAS_PLACES, HAS_SETS, HAS_SOURCE_PORTS,
+    BYTES, Ban, CROWD_CELLS, Description, HAS_BYTES, HAS_PENALTIES, HAS_PLACES, HAS_SETS, HAS_SOURCE_PORTS,
     MALFORMED_PASSES, MAX_METERS, MAX_METERS_PER_RULE, MAX_PLACES, MAX_RULES, METER_LONE, Meter, PACKETS,
     PolicyTables, RULE_COARSE, Rate, Rule, action, lone,
 };
@@ -19,6 +19,7 @@ use crate::bucket::{self, Refusal};
 use crate::filter;
 use crate::hash::{self, Keys};
 use crate::packet::{Family, Kind, Packet, Shape, Spared};
+use crate::penalty;
 use crate::prefix::{self, Rows};
 use crate::table::{self, Charge, Claim, Set, Word};
 use crate::verdict::Outcome;
@@ -49,6 +50,10 @@ pub trait Engine: Keys {
     fn ban_of_prefix(self, high: u64, low: u64) -> Option<Ban>;
     /// A live bucket was evicted.
     fn evicted(self);
+    /// Strikes against the owner of a way of a set, see [`crate::penalty`].
+    fn strikes(self, set: u32, way: usize) -> Option<Self::Word>;
+    /// Whether a masked source is on the safelist.
+    fn is_safe(self, network: [u64; 2]) -> bool;
 
     /// Hides from a static analysis what a number may be. The kernel's verifier would otherwise follow each
     /// way of a set as a case of its own.
@@ -189,6 +194,17 @@ pub struct Place(u32);
 impl Place {
     pub const NONE: Self = Self(0);
     const CROWD: u32 = 1 << 31;
+
+    /// For passing it on as a number.
+    #[inline(always)]
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+
+    #[inline(always)]
+    pub fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
 
     #[inline(always)]
     fn way(set: u32, way: usize) -> Self {
@@ -494,7 +510,7 @@ pub(crate) fn rule_at(tables: &PolicyTables, index: u16) -> &Rule {
 
 /// A masked index, not a checked one: LLVM folds range checks in ways the verifier cannot follow.
 #[inline(always)]
-fn meter_at(tables: &PolicyTables, index: u16) -> &Meter {
+pub(crate) fn meter_at(tables: &PolicyTables, index: u16) -> &Meter {
     &tables.meters[usize::from(index) & (MAX_METERS - 1)]
 }
 
@@ -531,7 +547,7 @@ fn lone_word<E: Engine>(engine: E, meter: &Meter, unit: usize) -> Option<E::Word
 
 /// The tag of a packet's bucket under a meter.
 #[inline(always)]
-fn tag<E: Engine>(engine: E, meter: &Meter, packet: &Packet) -> u64 {
+pub(crate) fn tag<E: Engine>(engine: E, meter: &Meter, packet: &Packet) -> u64 {
     let (high, low, _) = network_key(meter, packet);
     hash::tag(hash::network(engine, high, low), meter.id)
 }
@@ -709,6 +725,11 @@ pub fn claim<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: 
     let claim = table::claim(set, tag, now, meter, cost, with_bytes, |way| engine.blur(way));
     if let Claim::Evicted(_) = claim {
         engine.evicted();
+    }
+    if let Claim::Free(way) = claim
+        && tables.header.flags & HAS_PENALTIES != 0
+    {
+        penalty::forgive(set, way);
     }
     // A fresh bucket's description counts its first packet: a write of its own would wait for that line.
     let mut counted = false;

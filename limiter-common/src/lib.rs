@@ -14,6 +14,7 @@ pub mod hash;
 pub mod judge;
 pub mod packet;
 pub mod parse;
+pub mod penalty;
 pub mod place;
 pub mod prefix;
 pub mod table;

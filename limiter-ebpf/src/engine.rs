@@ -140,6 +140,19 @@ impl Engine for Kernel {
     }
 
     #[inline(always)]
+    fn strikes(self, set: u32, way: usize) -> Option<Shared> {
+        let line = maps::STRIKES.get_ptr_mut(set)?;
+        // SAFETY: a live map value of eight words; the masked index is inside it.
+        Some(unsafe { Shared::new(line.cast::<u64>().add(way & (WAYS - 1))) })
+    }
+
+    #[inline(always)]
+    fn is_safe(self, network: [u64; 2]) -> bool {
+        // SAFETY: nothing is read of the value.
+        unsafe { maps::SAFE.get(network) }.is_some()
+    }
+
+    #[inline(always)]
     fn blur(self, number: usize) -> usize {
         verifier::blur(number, self.unknown)
     }

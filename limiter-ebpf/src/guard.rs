@@ -6,14 +6,14 @@ use limiter_common::{
     event,
     judge::{self, Place, Ruling},
     packet::Packet,
-    parse,
+    parse, penalty,
     verdict::{OUTCOMES, Outcome},
 };
 
 use crate::{
     context::XdpFrame,
     engine::{Kernel, coarse_now},
-    events, maps,
+    events, maps, steps,
     verifier::opaque,
 };
 
@@ -55,6 +55,10 @@ pub fn guard_then<const MULTI_BUFFER: bool>(
     }
     if event::is_told(&ruling) && is_watched() {
         events::tell::<MULTI_BUFFER>(context, tables, &packet, &ruling);
+    }
+    if penalty::is_strike(tables, &ruling) {
+        let ruled = u32::from(ruling.rule) | u32::from(ruling.refused_meter) << 16;
+        steps::limiter_strike(slot, &packet, ruled, ruling.refused_by.bits());
     }
     then(tables, &packet, &ruling);
     Some(ruling)

@@ -8,8 +8,8 @@ use aya_ebpf::{
 };
 use limiter_common::{
     abi::{
-        Ban, BucketSet, Control, CrowdCell, FilterLine, LoneWord, MAX_RULES, POLICY_SLOTS, PolicyTables, Row,
-        RuleCounters, lone,
+        Ban, BucketSet, Control, CrowdCell, FilterLine, LoneWord, MAX_RULES, MAX_SAFE, POLICY_SLOTS,
+        PolicyTables, Row, RuleCounters, StrikeLine, lone,
     },
     event::SHARES,
 };
@@ -36,6 +36,14 @@ pub static BUCKETS: Array<BucketSet, 1, MAPPED> = Array::new();
 /// Which tags may have a live bucket.
 #[btf_map]
 pub static FILTER: Array<FilterLine, 1, MAPPED> = Array::new();
+
+/// Strikes, a line beside each set of the bucket table.
+#[btf_map]
+pub static STRIKES: Array<StrikeLine, 1, MAPPED> = Array::new();
+
+/// Masked sources nothing penalises: this host and its surroundings.
+#[btf_map]
+pub static SAFE: HashMap<[u64; 2], u64, MAX_SAFE> = HashMap::new();
 
 /// Crowd cells of every meter.
 #[btf_map]

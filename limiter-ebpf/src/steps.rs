@@ -6,8 +6,9 @@
 use limiter_common::{
     abi::{POLICY_SLOTS, PolicyTables},
     ban,
-    judge::{self, Key},
+    judge::{self, Key, Place},
     packet::Packet,
+    penalty,
 };
 
 use crate::{engine::Kernel, maps};
@@ -82,4 +83,13 @@ pub extern "C" fn limiter_give_back(slot: u32, packet: *const Packet, meter: u32
     let Some((engine, tables, packet)) = open(slot, packet) else { return 0 };
     judge::give_back(engine, tables, packet, meter as u16, crowd);
     0
+}
+
+/// `ruled`: the rule, and in the upper half the meter that refused.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub extern "C" fn limiter_strike(slot: u32, packet: *const Packet, ruled: u32, place: u32) -> u64 {
+    let Some((engine, tables, packet)) = open(slot, packet) else { return 0 };
+    let (rule, meter) = (ruled as u16, (ruled >> 16) as u16);
+    u64::from(penalty::strike(engine, tables, packet, rule, meter, Place::from_bits(place)))
 }

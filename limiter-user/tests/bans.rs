@@ -260,3 +260,29 @@ fn buckets_are_filled_and_freed_of_penalties() {
     );
     assert_eq!(words(), [[0, 0], [0, 0], [41, 0], [0, 0]]);
 }
+
+#[test]
+fn top_says_until_when_a_source_is_penalised() {
+    let host = Host::started(&["eth0"], &host::policy(50));
+    let daemon = host.daemon.clone().unwrap();
+    let meter = *daemon.core().reading().unwrap().meters.keys().next().unwrap();
+    let ahead = 600 * 64_000_000_000;
+    let bucket = |network: &str, word| Bucket {
+        network: network.parse().unwrap(),
+        width: 32,
+        meter,
+        passed: 0,
+        dropped: 64,
+        words: [word, 0],
+    };
+    host.twin.state().buckets = vec![bucket("203.0.113.9", ahead << 1 | 1), bucket("203.0.113.8", 1 << 1)];
+    let answer = host.get("/v1/sources");
+    let until = |source: &str| {
+        let sources = answer["sources"].as_array().unwrap();
+        sources.iter().find(|found| found["source"] == source).unwrap()["penalised_until"].clone()
+    };
+    let time = humantime::parse_rfc3339(until("203.0.113.9").as_str().unwrap()).unwrap();
+    let left = time.duration_since(std::time::SystemTime::now()).unwrap().as_secs();
+    assert!((500..=600).contains(&left), "{answer}");
+    assert!(until("203.0.113.8").is_null(), "{answer}");
+}

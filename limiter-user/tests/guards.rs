@@ -165,3 +165,36 @@ fn nothing_stays_guarded_where_the_settings_say_so() {
     host.restart();
     assert_eq!(host.twin.interfaces()[0].mode, Mode::Native, "the next start guards again");
 }
+
+#[test]
+fn rules_that_name_an_absent_interface_are_warned_of_until_it_appears() {
+    let text =
+        "version = 1\n[[rule]]\nname = \"way in\"\ninterface = [\"eth0\", \"eth7\"]\nverdict = \"pass\"\n";
+    let host = Host::started(&["eth0"], &text.replace("way in", "way-in"));
+    let warning =
+        "there is no interface `eth7`: rules that name it match nothing until it appears".to_owned();
+    assert!(strings(&host.status()["warnings"]).contains(&warning), "{}", host.status());
+    let (_, answer) = host.put_policy("", &text.replace("way in", "door"));
+    assert_eq!(
+        answer["warnings"][0]["message"], "rule `door` names `eth7`, and there is no such interface now",
+        "{answer}"
+    );
+    assert_eq!(answer["applied"], true);
+    host.twin.state().present.insert("eth7".to_owned(), 9);
+    host.daemon.as_ref().unwrap().core().reconcile(false);
+    assert!(!strings(&host.status()["warnings"]).contains(&warning));
+}
+
+#[test]
+fn the_safelist_of_penalties_is_kept_true() {
+    let penalty = "version = 1\n[default]\nsource = { ipv4 = 24, ipv6 = 64 }\n[[rule]]\nname = \"web\"\n\
+                   limit = [{ per = \"source\", rate = \"50/s\" }]\n\
+                   penalty = { after = 1000, within = \"10s\", for = \"20s\" }\n";
+    let host = Host::started(&["eth0"], penalty);
+    // As wide as a source is here.
+    let safe = || host.twin.state().safe.clone();
+    assert!(safe().contains(&"127.0.0.0/24".parse().unwrap()), "{:?}", safe());
+    host.daemon.as_ref().unwrap().core().peers.insert("198.51.100.7".parse().unwrap());
+    host.daemon.as_ref().unwrap().core().reconcile(false);
+    assert!(safe().contains(&"198.51.100.0/24".parse().unwrap()), "{:?}", safe());
+}

@@ -112,6 +112,7 @@ fn kernel_and_host_agree() {
         Outcome::PassMalformed,
         Outcome::DropOver,
         Outcome::DropOversize,
+        Outcome::DropPenalty,
         Outcome::DropRule,
         Outcome::DropDefault,
         Outcome::DropMalformed,

@@ -9,7 +9,7 @@ use super::Format;
 use super::output::{Problem, count, json_line, print, say, show_diagnostics};
 use crate::daemon::{self, Settings};
 use crate::datapath::Facts;
-use crate::policy::{Adjustments, Bundle, Diagnostic, Slots};
+use crate::policy::{Adjustments, Bundle, Diagnostic, Leverage, Slots, leverages};
 
 /// What `-o json` prints.
 #[derive(Serialize)]
@@ -21,6 +21,7 @@ struct Verdict {
     endpoints: usize,
     request_limits: usize,
     plans: usize,
+    penalties: Vec<Leverage>,
     errors: Vec<Diagnostic>,
     warnings: Vec<Diagnostic>,
 }
@@ -45,6 +46,7 @@ pub fn run(file: &Path, strict: bool, format: Format) -> ExitCode {
     let endpoints = requests.map_or(0, |requests| requests.endpoints.len());
     let request_limits = requests.map_or(0, |requests| requests.limit_count());
     let plans = requests.map_or(0, |requests| requests.plan_names().len());
+    let penalties = policy.as_ref().map_or_else(Vec::new, leverages);
     let valid = policy.is_some() && (!strict || diagnostics.is_empty());
     if format == Format::Json {
         let (errors, warnings) = diagnostics.iter().cloned().partition(Diagnostic::is_error);
@@ -55,6 +57,7 @@ pub fn run(file: &Path, strict: bool, format: Format) -> ExitCode {
             endpoints,
             request_limits,
             plans,
+            penalties: penalties.clone(),
             errors,
             warnings,
         }));
@@ -85,5 +88,16 @@ pub fn run(file: &Path, strict: bool, format: Format) -> ExitCode {
         counts.push(count(request_limits, "request limit"));
         counts.push(count(plans, "plan"));
     }
-    print(&format!("`{name}` is sound: {}\n", counts.join(", ")))
+    let of_penalties: String = penalties.iter().map(show_leverage).collect();
+    print(&format!("`{name}` is sound: {}\n{of_penalties}", counts.join(", ")))
+}
+
+fn show_leverage(found: &Leverage) -> String {
+    let Leverage { rule, leverage, .. } = found;
+    let of = format!("penalty of rule `{rule}`: leverage {leverage:.2}");
+    if *leverage <= 1.0 {
+        format!("{of}, forged packets gain nothing by it\n")
+    } else {
+        format!("{of}, accepted: forged packets take {leverage:.2} times from a source what they cost\n")
+    }
 }

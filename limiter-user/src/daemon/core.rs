@@ -7,18 +7,21 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use limiter_common::abi::{HAS_PENALTIES, PolicyTables};
+
 use super::audit::Audit;
 use super::bans::Ledger;
 use super::confirm::Pending;
 use super::guards::Guards;
 use super::prepare::{self, Basis, Demands, InForce, Prepared, Reading};
 use super::refusal::{Kind, Refusal};
+use super::safelist::{Safelist, own_peers};
 use super::sealed::{Sealed, format_time};
 use super::settings::Settings;
 use super::state::StateDirectory;
 use crate::control::api::SetPolicy;
 use crate::datapath::{Datapath, Facts, Image};
-use crate::policy::{Bundle, Diagnostic, Policy, Rule, Severity};
+use crate::policy::{Bundle, Diagnostic, Policy, Rule, Severity, Widths};
 use crate::requests::publish::Occasion;
 use crate::requests::tier::Tier;
 
@@ -400,6 +403,32 @@ impl Core {
         warnings.collect()
     }
 
+    /// Tells the kernel whom no penalty of this policy may hit.
+    fn keep_safe(&mut self, tables: &PolicyTables) {
+        if tables.header.flags & HAS_PENALTIES == 0 {
+            return;
+        }
+        let meter = &tables.meters[usize::from(tables.penalties[1].meter)];
+        self.keep_safe_as_wide(Widths { ipv4: meter.width_v4, ipv6: meter.width_v6 });
+    }
+
+    /// The same, as addresses and routes are now.
+    pub(super) fn follow_safelist(&mut self) {
+        let Some(policy) = self.reading().map(|reading| &reading.policy) else { return };
+        if policy.rules.iter().any(|rule| rule.penalty.is_some()) {
+            self.keep_safe_as_wide(policy.default.source);
+        }
+    }
+
+    fn keep_safe_as_wide(&mut self, widths: Widths) {
+        self.peers.extend(own_peers());
+        let safelist = Safelist::look(None, self.peers.iter().copied());
+        let Some(datapath) = &mut self.datapath else { return };
+        if let Err(error) = datapath.keep_safe(&safelist.sources(widths)) {
+            tracing::error!(%error, "the safelist of penalties is not what it should be");
+        }
+    }
+
     /// Marks the bans for the policy that is in force now.
     pub(super) fn mend_bans(&mut self) {
         if let Err(refusal) = self.settle_bans() {
@@ -414,6 +443,7 @@ impl Core {
         confirm_within: Option<Duration>,
     ) -> Result<(), Refusal> {
         self.mark_all_bans()?;
+        self.keep_safe(image.tables);
         if let Some(datapath) = &mut self.datapath {
             let text = serde_json::to_vec(sealed).map_err(|error| {
                 let error = format!("cannot write the policy down: {error}");

@@ -68,6 +68,7 @@ impl Core {
     pub fn reconcile(&mut self, first: bool) {
         self.note_changes();
         self.follow_interfaces();
+        self.follow_safelist();
         let wanted = self.wanted();
         let guarded: Vec<String> = self.guarded().into_iter().map(|guard| guard.name).collect();
         self.guards.missing.retain(|name, _| wanted.contains_key(name) && !guarded.contains(name));

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use nix::sys::socket::{SockaddrStorage, getpeername};
 
 use super::lifeline::{holds_some, lists, overlap};
-use crate::policy::Policy;
+use crate::policy::{Policy, Widths};
 
 /// See the module.
 pub struct Safelist<'p> {
@@ -29,6 +29,19 @@ impl<'p> Safelist<'p> {
         addresses
             .extend(peers.into_iter().map(|peer| (peer, "the store or another peer of limiterd".to_owned())));
         Self { addresses, policy }
+    }
+
+    /// The sources of what is not the policy's, as wide as it makes them: link-local ones are whole addresses.
+    pub fn sources(&self, widths: Widths) -> Vec<IpNet> {
+        let source = |address: IpAddr| {
+            let length = match address {
+                IpAddr::V4(_) => widths.ipv4,
+                IpAddr::V6(address) if address.is_unicast_link_local() => 128,
+                IpAddr::V6(_) => widths.ipv6,
+            };
+            IpNet::new(address, length).ok().map(|net| net.trunc())
+        };
+        self.addresses.iter().filter_map(|(address, _)| source(canonical(*address))).collect()
     }
 
     /// Who of it a ban of this prefix would hit.

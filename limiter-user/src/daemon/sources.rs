@@ -5,12 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
 use limiter_common::abi::Meter;
 
 use super::core::Core;
 use super::refusal::Refusal;
+use super::sealed::format_time;
 use crate::control::api::{Source, Sources};
 use crate::datapath::Bucket;
 use crate::policy::MeterInfo;
@@ -52,6 +54,8 @@ struct Row {
     fill: f32,
     passed: u64,
     dropped: u64,
+    /// Ticks that a penalty lasts on, 0 for none.
+    penalised: u64,
 }
 
 struct Meters<'a> {
@@ -121,7 +125,8 @@ impl<'a> Meters<'a> {
             By::Source => (bucket.network, bucket.width),
             By::Prefix => aggregate(bucket.network, bucket.width),
         };
-        Some(Row { network, width, meter, fill, passed: bucket.passed, dropped: bucket.dropped })
+        let penalised = bucket.penalised_until(now).map_or(0, |until| until - now);
+        Some(Row { network, width, meter, fill, passed: bucket.passed, dropped: bucket.dropped, penalised })
     }
 
     /// `buckets`: one or more, of one source.
@@ -150,10 +155,20 @@ impl<'a> Meters<'a> {
             passed: by_group.values().sum(),
             dropped: buckets.iter().map(|row| row.dropped).sum(),
             fill: (f64::from(fill) * 1000.0).round() / 1000.0,
-            penalised_until: None,
+            penalised_until: buckets
+                .iter()
+                .map(|row| row.penalised)
+                .max()
+                .filter(|ahead| *ahead > 0)
+                .map(show_end),
             buckets: buckets.len(),
         }
     }
+}
+
+/// When so many ticks will have passed.
+fn show_end(ticks: u64) -> String {
+    format_time(SystemTime::now() + Duration::from_nanos(ticks / 64))
 }
 
 /// The /24 or /48 a network is in; a wider network stays what it is.

@@ -1,7 +1,7 @@
 //! Judgement's machine in memory: the same code as in the kernel, with a clock in the caller's hand.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -14,7 +14,7 @@ use limiter_common::{
     hash::{self, Keys},
     judge::{self, Engine, Ruling},
     packet::Packet,
-    parse, place,
+    parse, penalty, place,
     table::{Set, Word},
 };
 
@@ -35,6 +35,8 @@ pub struct Host {
     interface: Cell<usize>,
     now: Cell<u64>,
     evicted: Cell<u64>,
+    strikes: Vec<[Cell<u64>; WAYS]>,
+    safe: BTreeSet<[u64; 2]>,
 }
 
 #[derive(Clone, Default)]
@@ -59,6 +61,8 @@ impl Host {
             interface: Cell::new(0),
             now: Cell::new(0),
             evicted: Cell::new(0),
+            strikes: vec![<[Cell<u64>; WAYS]>::default(); geometry.sets as usize],
+            safe: BTreeSet::new(),
         }
     }
 
@@ -175,7 +179,16 @@ impl Host {
     pub fn judge(&self, tables: &PolicyTables, frame: &[u8]) -> Ruling {
         let mut packet = parse::parse(frame);
         packet.place = self.place(tables, parse::destination(frame));
-        judge::judge(self, tables, &mut packet)
+        let ruling = judge::judge(self, tables, &mut packet);
+        if penalty::is_strike(tables, &ruling) {
+            penalty::strike(self, tables, &packet, ruling.rule, ruling.refused_meter, ruling.refused_by);
+        }
+        ruling
+    }
+
+    /// The masked sources nothing penalises.
+    pub fn set_safe(&mut self, networks: impl IntoIterator<Item = [u64; 2]>) {
+        self.safe = networks.into_iter().collect();
     }
 
     /// Place class of a packet to an address, see [`limiter_common::place`].
@@ -241,6 +254,14 @@ impl<'a> Engine for &'a Host {
 
     fn evicted(self) {
         self.evicted.set(self.evicted.get() + 1);
+    }
+
+    fn strikes(self, set: u32, way: usize) -> Option<HostWord<'a>> {
+        Some(HostWord(&self.strikes.get(set as usize)?[way]))
+    }
+
+    fn is_safe(self, network: [u64; 2]) -> bool {
+        self.safe.contains(&network)
     }
 }
 

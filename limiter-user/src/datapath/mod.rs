@@ -176,6 +176,12 @@ impl Bucket {
         ahead as f64 / tolerance as f64
     }
 
+    /// The time until when a penalty refuses its source.
+    pub fn penalised_until(&self, now: u64) -> Option<u64> {
+        let marked = self.words.iter().filter(|word| **word & 1 == 1).map(|word| word >> 1);
+        marked.max().filter(|until| *until > now)
+    }
+
     /// Whether the bucket is full at `now`, hence no different from one that does not exist.
     pub fn is_full(&self, now: u64) -> bool {
         self.words.iter().all(|word| word >> 1 <= now)
@@ -324,6 +330,10 @@ pub trait Datapath: Send {
     /// Makes rules with `interface` mean the interfaces that have their names now. Those named by the policy in force
     /// that are absent. To be called when an interface came, went or was renamed; publishing does it too.
     fn follow_interfaces(&mut self) -> Vec<String>;
+
+    /// No penalty hits these sources, each as wide as the policy says. Those that were not among them are freed of
+    /// theirs.
+    fn keep_safe(&mut self, sources: &[IpNet]) -> Result<(), Error>;
 
     /// Totals by counter slot, slots without a packet left out.
     fn counters(&self) -> Result<Vec<(u16, Box<RuleTotals>)>, Error>;

@@ -59,6 +59,8 @@ pub struct State {
     pub lone_words: BTreeMap<u32, [u64; 2]>,
     pub ban_capacity: u32,
     pub bans: BTreeMap<IpNet, Ban>,
+    /// Sources no penalty hits.
+    pub safe: Vec<IpNet>,
     /// The next publish fails with this reason.
     pub refuse_publish: Option<String>,
 }
@@ -90,6 +92,7 @@ impl Default for State {
             lone_words: BTreeMap::new(),
             ban_capacity: 1 << 18,
             bans: BTreeMap::new(),
+            safe: Vec::new(),
             refuse_publish: None,
         }
     }
@@ -292,6 +295,11 @@ impl Datapath for Twin {
             .iter()
             .filter_map(|guard| Some(Interface { name: name_of(guard.index)?.clone(), ..guard.clone() }))
             .collect()
+    }
+
+    fn keep_safe(&mut self, sources: &[IpNet]) -> Result<(), Error> {
+        self.state().safe = sources.to_vec();
+        Ok(())
     }
 
     fn follow_interfaces(&mut self) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! From a valid policy and a host to the kernel's tables.
 
 use limiter_common::abi::{
-    self, ABI_VERSION, BYTES, Embedded, HAS_BYTES, HAS_DESTINATIONS, HAS_INTERFACES, HAS_SETS,
+    self, ABI_VERSION, BYTES, Embedded, HAS_BYTES, HAS_DESTINATIONS, HAS_INTERFACES, HAS_PENALTIES, HAS_SETS,
     HAS_SOURCE_PORTS, HAS_V6_PREFIXES, MALFORMED_PASSES, MAX_DESTINATIONS, MAX_METERS, MAX_RULES, METER_LONE,
     Meter, PolicyTables, RULE_BEFORE_BANS, RULE_COARSE, action,
 };
@@ -93,6 +93,7 @@ fn build(policy: &Policy, host: &HostFacts<'_>, report: &mut Report) -> Option<C
     let rules = fill_rules(&mut tables, policy, host, &names, |name| {
         counters.all.get(name).map_or(0, |slot| *slot as u16)
     });
+    fill_penalties(&mut tables, policy);
     Some(Compiled {
         tables,
         rows: rows?,
@@ -124,6 +125,7 @@ fn fill_header(tables: &mut PolicyTables, policy: &Policy, host: &HostFacts<'_>)
         (HAS_SOURCE_PORTS, plan.services.source.is_some()),
         (MALFORMED_PASSES, policy.default.malformed == Verdict::Pass),
         (HAS_V6_PREFIXES, !plan.sets.v6.is_empty()),
+        (HAS_PENALTIES, !plan.penalties.is_empty()),
         (HAS_INTERFACES, plan.places.as_ref().is_some_and(|(places, _)| places.by_interface)),
         (HAS_DESTINATIONS, plan.places.as_ref().is_some_and(|(places, _)| places.by_destination)),
     ] {
@@ -152,6 +154,17 @@ fn fill_services(tables: &mut PolicyTables, policy: &Policy) {
             table.copy_from_slice(classes);
         }
         tables.service_pairs = *source.pairs;
+    }
+}
+
+fn fill_penalties(tables: &mut PolicyTables, policy: &Policy) {
+    let plan = &policy.plan;
+    for (index, planned) in (1..).zip(&plan.penalties) {
+        tables.penalties[usize::from(index)] = planned.encoded;
+        tables.rules[planned.rule + 1].penalty = index;
+    }
+    for class in &plan.safe_classes {
+        tables.safe_classes[usize::from(*class) / 64] |= 1 << (class % 64);
     }
 }
 

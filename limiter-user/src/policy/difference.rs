@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     diagnostic::{Diagnostic, Severity},
-    model::{Action, Defaults, Limit, Policy, Rule, Set, Traffic},
+    model::{Action, Defaults, Limit, Penalty, Policy, Rule, Set, Traffic},
     suggest::listed,
 };
 use crate::requests::policy_difference;
@@ -231,6 +231,14 @@ fn dest(rule: &Rule) -> String {
     rule.dest.as_ref().map_or_else(|| "any".to_owned(), |dest| listed(&dest.written))
 }
 
+fn penalty(rule: &Rule) -> String {
+    let show = |penalty: &Penalty| {
+        let accepted = if penalty.spoofable { ", spoofable" } else { "" };
+        format!("{} s after {} drops in {} s{accepted}", penalty.seconds, penalty.after, penalty.within)
+    };
+    rule.penalty.as_ref().map_or_else(|| "none".to_owned(), show)
+}
+
 fn mode(rule: &Rule) -> &'static str {
     if rule.observe { "observe" } else { "enforce" }
 }
@@ -243,7 +251,8 @@ fn summary(rule: &Rule) -> String {
     let mode = if rule.observe { "observe: " } else { "" };
     let by = rule.interfaces.as_ref().map_or_else(String::new, |names| format!(" by {}", listed(names)));
     let dest = rule.dest.as_ref().map_or_else(String::new, |dest| format!(" at {}", listed(&dest.written)));
-    format!("{mode}from {}{by} to {}{dest}: {}", from(rule), to(rule), action(rule))
+    let penalty = rule.penalty.as_ref().map_or_else(String::new, |_| format!(", penalty {}", penalty(rule)));
+    format!("{mode}from {}{by} to {}{dest}: {}{penalty}", from(rule), to(rule), action(rule))
 }
 
 fn rule_changes(old: &Rule, new: &Rule) -> Vec<String> {
@@ -254,6 +263,7 @@ fn rule_changes(old: &Rule, new: &Rule) -> Vec<String> {
         changed("interface", &interfaces(old), &interfaces(new)),
         changed("dest", &dest(old), &dest(new)),
         changed("", &action(old), &action(new)),
+        changed("penalty", &penalty(old), &penalty(new)),
         changed("mode", &mode(old), &mode(new)),
         changed("judged", &before(old), &before(new)),
         changed("expires", &expires(old), &expires(new)),

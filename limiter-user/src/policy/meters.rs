@@ -43,6 +43,11 @@ impl PlannedMeter {
         self.scope == Scope::Rule
     }
 
+    /// Whether this is the meter per source of a rule's limits written in place.
+    pub fn is_own_of(&self, rule: &str) -> bool {
+        self.scope == Scope::Source && self.parts[0] == "rule" && self.parts[1] == rule
+    }
+
     /// Ticks an empty bucket takes to fill, at most.
     pub fn longest_fill(&self) -> u64 {
         self.rates.iter().flatten().map(|rate| rate.encoded.tolerance).max().unwrap_or(0)

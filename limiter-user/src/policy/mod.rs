@@ -16,6 +16,7 @@ mod exact;
 mod image;
 mod meters;
 mod model;
+mod penalties;
 mod places;
 mod plan;
 mod prefixes;
@@ -27,6 +28,8 @@ mod term;
 mod traffic;
 mod when;
 
+use serde::Serialize;
+
 pub use adjust::{Adjusted, Adjustments, Members, Override, OverrideMode, adjust};
 pub use bundle::Bundle;
 pub use compile::compile;
@@ -35,8 +38,8 @@ pub use diagnostic::{Diagnostic, Place, Severity};
 pub use difference::{Change, ChangeKind, difference, shrunk};
 pub use exact::Fraction;
 pub use model::{
-    Action, Defaults, Destinations, Limit, Policy, Prefixes, Rule, Scope, Service, Set, Sources, Traffic,
-    Verdict, Widths,
+    Action, Defaults, Destinations, Limit, Penalty, Policy, Prefixes, Rule, Scope, Service, Set, Sources,
+    Traffic, Verdict, Widths,
 };
 pub use rate::{Rate, Unit};
 pub use term::{Range, Term};
@@ -53,6 +56,26 @@ impl Checked {
     pub fn strict(self) -> Result<Self, Vec<Diagnostic>> {
         if self.warnings.is_empty() { Ok(self) } else { Err(self.warnings) }
     }
+}
+
+/// What a rule's penalty lets a forger do, see `docs/policy.md`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Leverage {
+    pub rule: String,
+    /// What a penalty takes from a source, over what it costs to bring about in its name.
+    pub leverage: f64,
+    /// More than 1 was accepted.
+    pub accepted: bool,
+}
+
+/// The leverage of every penalty of a policy.
+pub fn leverages(policy: &Policy) -> Vec<Leverage> {
+    let of = |rule: &Rule| {
+        let penalty = rule.penalty.as_ref()?;
+        let leverage = penalties::leverage(penalty, rule.own_source_limits());
+        Some(Leverage { rule: rule.name.clone(), leverage, accepted: penalty.spoofable })
+    };
+    policy.rules.iter().filter_map(of).collect()
 }
 
 /// Validates a policy. All mistakes are reported together, in order of file and place.

@@ -148,6 +148,20 @@ pub enum Action {
     Limit(Vec<Limit>),
 }
 
+/// When a source is refused for a time. Times are in seconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Penalty {
+    pub place: Place,
+    /// So many drops by the rule's own limit per source…
+    pub after: u64,
+    /// …within this time…
+    pub within: u64,
+    /// …and the source is refused for this long.
+    pub seconds: u64,
+    /// That forged packets may bring it about is accepted.
+    pub spoofable: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     pub name: String,
@@ -161,12 +175,25 @@ pub struct Rule {
     /// `None` = to whatever address.
     pub dest: Option<Destinations>,
     pub action: Action,
+    /// Only with limits, one of which is per source and the rule's own.
+    pub penalty: Option<Penalty>,
     /// Counts what it would drop; judgement goes on below.
     pub observe: bool,
     /// Part of the lifeline: judged before bans.
     pub before_bans: bool,
     /// From when on it is skipped: see [`super::adjust`].
     pub expires: Option<SystemTime>,
+}
+
+impl Rule {
+    /// Limits per source that no other rule shares.
+    pub fn own_source_limits(&self) -> impl Iterator<Item = &Limit> {
+        let limits = match &self.action {
+            Action::Limit(limits) => limits.as_slice(),
+            Action::Verdict(_) => &[],
+        };
+        limits.iter().filter(|limit| limit.name.is_none() && limit.scope == Scope::Source)
+    }
 }
 
 /// A valid policy. Lists are in file order, included files after the file that includes them.

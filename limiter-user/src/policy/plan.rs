@@ -1,5 +1,6 @@
 //! What follows from a policy alone: classes, cells and meters, the same on every host.
 
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use limiter_common::{
     abi::{Cell, MAX_CLASSES, MAX_RULES},
     packet::Kind,
@@ -10,7 +11,9 @@ use super::{
     diagnostic::{Place, Report},
     meters::{self, Meters},
     model::{Action, Defaults, Prefixes, Rule, Set},
+    penalties::{self, PlannedPenalty},
     places::{PlacedServices, Places, placed, places},
+    prefixes::collect,
     term::Term,
     traffic::{ServiceClasses, service_classes},
 };
@@ -27,6 +30,9 @@ pub(super) struct Plan {
     /// `[place class][set class][spared kind]`, as in the tables.
     pub spared: Vec<Vec<[u16; 3]>>,
     pub meters: Meters,
+    pub penalties: Vec<PlannedPenalty>,
+    /// Set classes of sources that are never penalised.
+    pub safe_classes: Vec<u8>,
     /// Whether any rule asks for a set.
     pub has_sets: bool,
 }
@@ -64,6 +70,28 @@ fn lists<'p>(sets: &'p [Set], rules: &'p [Rule]) -> Vec<(&'p Prefixes, Bits)> {
     lists
 }
 
+/// Stands for the safelist among the rules that ask for a set. There is one place more than rules.
+const SAFE: usize = MAX_RULES - 1;
+
+/// Every source with an address that is under `never-ban`.
+fn safe(default: &Defaults, sets: &[Set]) -> Prefixes {
+    let never = &default.never_ban;
+    let lists = never.sets.iter().map(|set| &sets[*set].prefixes).chain([&never.prefixes]);
+    let nets = lists.flat_map(|list| {
+        let v4 = list.v4.iter().map(|net| IpNet::V4(wider(*net, net.prefix_len().min(default.source.ipv4))));
+        v4.chain(list.v6.iter().map(|net| IpNet::V6(wider6(*net, net.prefix_len().min(default.source.ipv6)))))
+    });
+    collect(nets, &[]).prefixes
+}
+
+fn wider(net: Ipv4Net, length: u8) -> Ipv4Net {
+    Ipv4Net::new(net.network(), length).unwrap_or(net).trunc()
+}
+
+fn wider6(net: Ipv6Net, length: u8) -> Ipv6Net {
+    Ipv6Net::new(net.network(), length).unwrap_or(net).trunc()
+}
+
 pub(super) fn make(
     default: &Defaults,
     sets: &[Set],
@@ -72,11 +100,16 @@ pub(super) fn make(
     report: &mut Report,
 ) -> Option<Plan> {
     let meters = meters::plan(default, rules, report);
+    let penalties = penalties::plan(rules, &meters, report);
     let terms: Vec<Option<&Vec<Term>>> =
         rules.iter().map(|rule| rule.to.as_ref().map(|to| &to.terms)).collect();
     let (service_groups, to_of) = groups(terms.into_iter());
 
-    let lists = lists(sets, rules);
+    let safe = if penalties.is_empty() { Prefixes::default() } else { safe(default, sets) };
+    let mut lists = lists(sets, rules);
+    if !safe.is_empty() {
+        lists.push((&safe, Bits::of(SAFE)));
+    }
     if lists.len() > MAX_RULES {
         let message = format!("{} sets and prefixes in place are too many", lists.len());
         report.error(file, message, format!("the rules can ask for {MAX_RULES}: join some of them"));
@@ -163,6 +196,8 @@ pub(super) fn make(
     if report.has_errors() {
         return None;
     }
+    let is_safe = |class: &u8| set_classes.combinations[usize::from(*class)].contains(SAFE);
+    let safe_classes = set_classes.occurring.iter().copied().filter(is_safe).collect();
     Some(Plan {
         sets: set_classes,
         services: service_classes,
@@ -170,7 +205,9 @@ pub(super) fn make(
         cells,
         spared,
         meters,
-        has_sets: rules.iter().any(|rule| rule.from.is_some()),
+        penalties,
+        safe_classes,
+        has_sets: !safe.is_empty() || rules.iter().any(|rule| rule.from.is_some()),
     })
 }
 

@@ -33,6 +33,22 @@ limit = [{ per = "source", rate = "RATE", burst = BURST }]
     Bundle::from_text("policy.toml", &text.replace("RATE", rate).replace("BURST", &burst.to_string()))
 }
 
+/// The same with another rule in front.
+pub fn limited_behind(rule: &str) -> Bundle {
+    let mut bundle = limited("50/s", 100);
+    let text = bundle.files.get_mut("policy.toml").unwrap();
+    *text = text.replacen("[[rule]]", &format!("[[rule]]\nname = \"first\"\n{rule}\n[[rule]]"), 1);
+    bundle
+}
+
+/// The same with a penalty.
+pub fn penalised() -> Bundle {
+    let mut bundle = limited("50/s", 100);
+    let text = bundle.files.get_mut("policy.toml").unwrap();
+    *text += "penalty = { after = 1000, within = \"10s\", for = \"22s\" }\n";
+    bundle
+}
+
 /// The same with a limit in bytes beside it, in the same bucket.
 pub fn limited_twice() -> Bundle {
     let mut bundle = limited("50/s", 100);

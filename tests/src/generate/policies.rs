@@ -62,6 +62,10 @@ fn write_default(random: &mut Random, text: &mut String) {
     if random.one_in(4) {
         text.push_str("ipv4-in-ipv6 = []\n");
     }
+    if random.one_in(4) {
+        writeln!(text, "never-ban = [\"{}\", \"{}\"]", prefix(random), prefix(random))
+            .expect("a string takes text");
+    }
 }
 
 /// A prefix of one of the sources, host bits clear.
@@ -144,7 +148,13 @@ fn write_rule(random: &mut Random, text: &mut String, rule: usize, family: &Fami
     match random.below(6) {
         0 => text.push_str("verdict = \"pass\"\n"),
         1 => text.push_str("verdict = \"drop\"\n"),
-        _ => writeln!(text, "limit = [{}]", limits(random, family)).expect("a string takes text"),
+        _ => {
+            let limits = limits(random, family);
+            writeln!(text, "limit = [{limits}]").expect("a string takes text");
+            if limits.contains("per = \"source\",") && random.one_in(3) {
+                text.push_str("penalty = { after = 2, within = \"15m\", for = \"15m\" }\n");
+            }
+        }
     }
     if random.one_in(4) {
         text.push_str("mode = \"observe\"\n");

@@ -115,6 +115,16 @@ impl<'a> Engine for &'a Copy<'a> {
     }
 
     fn evicted(self) {}
+
+    // Strikes are counted behind the judgement, so of one packet they decide nothing.
+
+    fn strikes(self, _: u32, _: usize) -> Option<WordCopy<'a>> {
+        None
+    }
+
+    fn is_safe(self, _: [u64; 2]) -> bool {
+        false
+    }
 }
 
 impl<'a> Copy<'a> {

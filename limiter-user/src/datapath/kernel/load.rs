@@ -28,12 +28,14 @@ pub static TRACE: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_TRACE"));
 static CLOCK: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_CLOCK"));
 
 /// Maps of the object, which are pinned under their names in lower case.
-const MAPS: [&str; 14] = [
+const MAPS: [&str; 16] = [
     "POLICIES",
     "PREFIXES",
     "CONTROL",
     "BUCKETS",
     "FILTER",
+    "STRIKES",
+    "SAFE",
     "CROWD",
     "BUDGETS",
     "BANS",
@@ -84,6 +86,7 @@ pub fn load(object: &[u8], options: &Options) -> Result<(Ebpf, Geometry), Error>
         .override_global("JIFFIES", &geometry.jiffies, true)
         .override_global("JIFFY", &geometry.jiffy, true)
         .map_max_entries("BUCKETS", geometry.sets)
+        .map_max_entries("STRIKES", geometry.sets)
         .map_max_entries("FILTER", limiter_common::filter::lines(geometry.sets))
         .map_max_entries("BANS", options.bans)
         .map_max_entries("BAN_PREFIXES", options.bans);

@@ -13,6 +13,7 @@ mod links;
 mod load;
 mod mapped;
 mod netlink;
+mod penalties;
 mod refill;
 mod relax;
 mod sys;
@@ -297,6 +298,11 @@ impl Datapath for Kernel {
             sealed_bytes: sealed.len() as u64,
             ..image.tables.header
         };
+        let released = penalties::released(
+            // SAFETY: live values, and only this writes them.
+            charged_by.map(|slot| unsafe { &*self.policies.get(slot as usize) }),
+            image.tables,
+        );
         let mut relaxed = relax::relaxed(
             // SAFETY: live values, and only this writes them.
             charged_by.map(|slot| unsafe { &(*self.policies.get(slot as usize)).meters }),
@@ -317,6 +323,7 @@ impl Datapath for Kernel {
         let until = confirm_within.map_or(0, |time| self.now() + to_ticks(time).max(1));
         self.selector.put_in_force(slot, until);
         self.relax(&relaxed);
+        self.release(&released);
         Ok(())
     }
 
@@ -329,7 +336,11 @@ impl Datapath for Kernel {
     }
 
     fn fall_back(&mut self) {
+        let candidate = self.selector.candidate();
         self.selector.fall_back();
+        // SAFETY: live values, and only this writes them.
+        let tables = [candidate, self.slot()].map(|slot| unsafe { &*self.policies.get(slot as usize) });
+        self.release(&penalties::released([tables[0]], tables[1]));
     }
 
     fn pause(&mut self, time: Duration) {
@@ -402,6 +413,10 @@ impl Datapath for Kernel {
 
     fn interfaces(&self) -> Vec<Interface> {
         self.guards.iter().filter_map(Guard::interface).collect()
+    }
+
+    fn keep_safe(&mut self, sources: &[IpNet]) -> Result<(), Error> {
+        self.set_safe(sources)
     }
 
     fn follow_interfaces(&mut self) -> Vec<String> {

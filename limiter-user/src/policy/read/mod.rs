@@ -2,6 +2,7 @@
 
 mod default;
 mod limits;
+mod penalties;
 mod places;
 mod rules;
 mod services;

@@ -7,7 +7,7 @@ use limiter_common::abi::MAX_RULES;
 use super::{
     Named,
     limits::{self, Limits},
-    places, services, sets,
+    penalties, places, services, sets,
 };
 use crate::policy::{
     diagnostic::Report,
@@ -18,8 +18,20 @@ use crate::policy::{
 
 const KEYS: Keys = Keys {
     of: "a rule",
-    known: &["name", "from", "to", "interface", "dest", "verdict", "limit", "mode", "before", "expires"],
-    later: &["penalty", "newcomers"],
+    known: &[
+        "name",
+        "from",
+        "to",
+        "interface",
+        "dest",
+        "verdict",
+        "limit",
+        "penalty",
+        "mode",
+        "before",
+        "expires",
+    ],
+    later: &["newcomers"],
 };
 
 pub(super) fn read(
@@ -58,12 +70,16 @@ pub(super) fn read(
             None => Some(false),
         };
         let expires = table.get("expires").and_then(|entry| expires(&entry.value, report));
+        let penalty = table.get("penalty").and_then(|entry| penalties::read(&entry.value, report));
         let action = action(table, &called, named_limits, report);
         let Some(name) = name else { continue };
         let Some(action) = action else {
             rules.add(name, &table.place(), None);
             continue;
         };
+        if let Some(penalty) = &penalty {
+            penalties::check_action(penalty, &called, &action, report);
+        }
         if action == Action::Verdict(Verdict::Pass) {
             refuse_empty(table, &called, from.as_ref(), named_sets, report);
             if observe == Some(true) {
@@ -87,6 +103,7 @@ pub(super) fn read(
             interfaces,
             dest,
             action,
+            penalty,
             observe: observe.unwrap_or(false),
             before_bans: before_bans.unwrap_or(false),
             expires,

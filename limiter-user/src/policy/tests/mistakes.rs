@@ -205,18 +205,98 @@ fn places_are_bounded() {
 }
 
 #[test]
+fn penalties_say_what_to_write() {
+    let text = r#"version = 1
+[limits]
+total = { per = "source", rate = "2k/s", burst = 4000 }
+[[rule]]
+name = "a"
+penalty = { after = 0, within = 10, for = "40d", spoofable = "yes", afer = 3 }
+limit = [{ per = "source", rate = "50/s" }]
+[[rule]]
+name = "b"
+penalty = {}
+limit = [{ per = "source", rate = "50/s" }]
+[[rule]]
+name = "c"
+penalty = { after = 1000, within = "10s", for = "20s" }
+verdict = "drop"
+[[rule]]
+name = "d"
+penalty = { after = 1000, within = "10s", for = "20s" }
+limit = ["total"]
+[[rule]]
+name = "e"
+penalty = { after = 10_001, within = "10s", for = "20s" }
+limit = [{ per = "source", rate = "50/s" }]
+[[rule]]
+name = "f"
+penalty = true
+verdict = "pass"
+"#;
+    insta::assert_snapshot!(refused(&bundle(text)), @r#"
+    policy.toml:6:21: `after` is from 1 to 1000000
+      write `penalty = { after = 1000, within = "10s", for = "20s" }`
+    policy.toml:6:33: `within` is a string, not an integer
+      write `penalty = { after = 1000, within = "10s", for = "20s" }`
+    policy.toml:6:43: `for` is at most `30d`, and `40d` is more
+      write `penalty = { after = 1000, within = "10s", for = "20s" }`
+    policy.toml:6:62: `spoofable` cannot be `yes`
+      write `"accepted"`
+    policy.toml:6:69: unknown key `afer`
+      did you mean `after`?
+    policy.toml:10:11: the penalty has no `after`: how many drops bring it about
+      write `penalty = { after = 1000, within = "10s", for = "20s" }`
+    policy.toml:10:11: the penalty has no `within`
+      write `penalty = { after = 1000, within = "10s", for = "20s" }`
+    policy.toml:10:11: the penalty has no `for`
+      write `penalty = { after = 1000, within = "10s", for = "20s" }`
+    policy.toml:14:11: rule `c` has a penalty and no limit whose drops it could count
+      give it a `limit`, or remove `penalty`
+    policy.toml:18:11: the penalty of rule `d` would reach every rule that uses `total`
+      write a limit of its own in place: `{ per = "source", rate = "2k/s", burst = 4000 }`
+    policy.toml:22:11: `after` is at most a thousand for each second of `within`, and 10001 in 10 s are more
+      write `penalty = { after = 1000, within = "10s", for = "20s" }`
+    policy.toml:26:11: `penalty` is a table, not a boolean
+      write `penalty = { after = 1000, within = "10s", for = "20s" }`
+    "#);
+}
+
+/// 50 × 600 ÷ (100 + 1000) is 27.3; forged packets would cost a source that many times what they cost.
+#[test]
+fn leverage_over_one_is_refused_unless_it_is_accepted() {
+    let policy = |penalty: &str| {
+        format!(
+            "version = 1\n[[rule]]\nname = \"web\"\nto = \"tcp/443\"\nlimit = [{{ per = \"source\", rate = \"50/s\", burst = 100 }}]\npenalty = {{ after = 1000, within = \"10s\", {penalty} }}\n"
+        )
+    };
+    insta::assert_snapshot!(refused(&bundle(&policy("for = \"10m\""))), @r#"
+    policy.toml:6:11: the penalty of rule `web` has a leverage of 27.27: whoever forges packets in a source's name takes that many times more from it than he spends
+      write `for = "22s"`, or `spoofable = "accepted"` if nobody can forge packets to this host
+    "#);
+    for accepted in ["for = \"22s\"", "for = \"10m\", spoofable = \"accepted\""] {
+        assert_eq!(warned(&policy(accepted)), "", "{accepted}");
+    }
+    insta::assert_snapshot!(refused(&bundle(&policy("for = \"23s\""))), @r#"
+    policy.toml:6:11: the penalty of rule `web` has a leverage of 1.05: whoever forges packets in a source's name takes that many times more from it than he spends
+      write `for = "22s"`, or `spoofable = "accepted"` if nobody can forge packets to this host
+    "#);
+    insta::assert_snapshot!(refused(&bundle(&policy("for = \"1s\""))), @r#"
+    policy.toml:6:11: the penalty of rule `web` is over before its bucket would be full again
+      write `for = "2s"` or more
+    "#);
+}
+
+#[test]
 fn what_comes_later_says_so() {
     let text = r#"version = 1
 [[rule]]
 name = "a"
-penalty = { after = 1000 }
 newcomers = "50k/s"
 limit = [{ per = "source", rate = "500/s" }]
 "#;
     insta::assert_snapshot!(refused(&bundle(text)), @r#"
-    policy.toml:4:1: `penalty` of a rule is not supported by this version yet
-      remove it
-    policy.toml:5:1: `newcomers` of a rule is not supported by this version yet
+    policy.toml:4:1: `newcomers` of a rule is not supported by this version yet
       remove it
     "#);
 }

@@ -48,6 +48,7 @@ fn the_reference_names_every_key_and_term() {
         "before",
         "interface",
         "dest",
+        "penalty",
     ] {
         assert!(REFERENCE.contains(&format!("## `{key}`")), "{key}");
     }
