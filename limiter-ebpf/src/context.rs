@@ -95,11 +95,11 @@ impl<const MULTI_BUFFER: bool> XdpFrame<MULTI_BUFFER> {
     #[inline(always)]
     pub unsafe fn copy_start(self, to: *mut u8) -> u8 {
         if MULTI_BUFFER {
-            let length = verifier::opaque(u64::from(self.length())) as u32;
+            let length = self.length();
             let length = if length < FRAME_BYTES as u32 { length } else { FRAME_BYTES as u32 };
-            if length == 0 {
-                return 0;
-            }
+            // No frame is empty; the mask says so in a way that verifiers of old follow.
+            let last = verifier::opaque(u64::from(length.wrapping_sub(1))) as u32 & (FRAME_BYTES as u32 - 1);
+            let length = last + 1;
             // SAFETY: no more than there is room for.
             let failed = unsafe { bpf_xdp_load_bytes(self.0, 0, to.cast(), length) };
             return if failed == 0 { length as u8 } else { 0 };

@@ -14,7 +14,7 @@ use crate::{
     context::XdpFrame,
     engine::{Kernel, coarse_now},
     events, maps, steps,
-    verifier::opaque,
+    verifier::{blur, opaque},
 };
 
 /// One drop in so many is added to the bucket that refused: an exact counter there would make every drop a
@@ -46,6 +46,12 @@ pub fn guard_then<const MULTI_BUFFER: bool>(
     }
     let engine = Kernel { slot, bans, unknown: packet.length };
     let ruling = judge::judge(engine, tables, &mut packet);
+    // Else each of the ways through judgement would be walked to the end by itself.
+    let ruling = Ruling {
+        outcome: hide(ruling.outcome, packet.length),
+        observed: hide(ruling.observed, packet.length),
+        ..ruling
+    };
     if ruling.observing != 0 {
         count(tables, &packet, ruling.observing, ruling.observed);
     }
@@ -101,6 +107,14 @@ fn is_watched() -> bool {
     // SAFETY: a live map value.
     let until = unsafe { core::ptr::read_volatile(&raw const (*control).watched_until) };
     until != 0 && coarse_now() < until
+}
+
+/// Hides from the verifier which outcome it is.
+#[inline(always)]
+fn hide(outcome: Outcome, unknown: u32) -> Outcome {
+    let number = blur(outcome as usize, unknown) as u8;
+    // SAFETY: the number is what it was.
+    unsafe { core::mem::transmute::<u8, Outcome>(number) }
 }
 
 /// Adds to this CPU's counters; packets counted there so far.
