@@ -10,6 +10,8 @@
 )]
 
 #[cfg(target_arch = "bpf")]
+pub mod action;
+#[cfg(target_arch = "bpf")]
 pub mod atomic;
 #[cfg(target_arch = "bpf")]
 pub mod context;

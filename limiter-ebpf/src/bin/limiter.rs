@@ -1,4 +1,4 @@
-//! What guards a NIC: the verdict table.
+//! What guards a NIC.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 
 #[cfg(not(target_arch = "bpf"))]
@@ -6,33 +6,19 @@ fn main() {}
 
 #[cfg(target_arch = "bpf")]
 mod program {
-    use aya_ebpf::{bindings::xdp_action, macros::xdp, programs::XdpContext};
-    use limiter_common::verdict::Verdict;
-    use limiter_ebpf::guard::{guard, is_paused};
+    use aya_ebpf::{macros::xdp, programs::XdpContext};
+    use limiter_ebpf::{action::act, guard::guard};
 
     /// For kernels and drivers without multi-buffer XDP.
     #[xdp]
     pub fn limiter(context: XdpContext) -> u32 {
-        act::<false>(&context)
+        act(guard::<false>(context.ctx))
     }
 
     /// For frames of several buffers (kernel ≥ 5.18).
     #[xdp(frags)]
     pub fn limiter_frags(context: XdpContext) -> u32 {
-        act::<true>(&context)
-    }
-
-    #[inline(always)]
-    fn act<const MULTI_BUFFER: bool>(context: &XdpContext) -> u32 {
-        match guard::<MULTI_BUFFER>(context.ctx).map(|ruling| ruling.outcome.verdict()) {
-            // Judged and counted as ever.
-            Some(Verdict::Drop) if is_paused() => xdp_action::XDP_PASS,
-            Some(Verdict::Drop) => xdp_action::XDP_DROP,
-            // An observing rule's opinion is counted, never acted on.
-            Some(Verdict::Pass | Verdict::WouldDrop) => xdp_action::XDP_PASS,
-            // No policy yet: nothing may be cut off by it.
-            None => xdp_action::XDP_PASS,
-        }
+        act(guard::<true>(context.ctx))
     }
 
     #[panic_handler]

@@ -8,7 +8,7 @@ fn main() {}
 #[cfg(target_arch = "bpf")]
 mod program {
     use aya_ebpf::{
-        bindings::{BPF_F_MMAPABLE, xdp_action, xdp_md},
+        bindings::{BPF_F_MMAPABLE, xdp_md},
         btf_maps::{Array, PerCpuArray},
         helpers::generated::bpf_ktime_get_ns,
         macros::{btf_map, xdp},
@@ -18,14 +18,9 @@ mod program {
     use limiter_common::{
         event::{TraceTarget, is_traceable},
         packet::Packet,
-        verdict::Verdict,
     };
     use limiter_ebpf::{
-        atomic::Shared,
-        context::XdpFrame,
-        engine::coarse_now,
-        events::pack,
-        guard::{guard_then, is_paused},
+        action::act, atomic::Shared, context::XdpFrame, engine::coarse_now, events::pack, guard::guard_then,
     };
 
     #[btf_map]
@@ -42,25 +37,21 @@ mod program {
     /// For kernels and drivers without multi-buffer XDP.
     #[xdp]
     pub fn trace(context: XdpContext) -> u32 {
-        act::<false>(&context)
+        judge::<false>(&context)
     }
 
     /// For frames of several buffers (kernel ≥ 5.18).
     #[xdp(frags)]
     pub fn trace_frags(context: XdpContext) -> u32 {
-        act::<true>(&context)
+        judge::<true>(&context)
     }
 
     #[inline(always)]
-    fn act<const MULTI_BUFFER: bool>(context: &XdpContext) -> u32 {
+    fn judge<const MULTI_BUFFER: bool>(context: &XdpContext) -> u32 {
         let ruling = guard_then::<MULTI_BUFFER>(context.ctx, |tables, packet, ruling| {
             limiter_trace(context.ctx, packet, pack(tables, ruling));
         });
-        match ruling.map(|ruling| ruling.outcome.verdict()) {
-            Some(Verdict::Drop) if is_paused() => xdp_action::XDP_PASS,
-            Some(Verdict::Drop) => xdp_action::XDP_DROP,
-            _ => xdp_action::XDP_PASS,
-        }
+        act(ruling)
     }
 
     /// Six numbers in hexadecimal, see `limiter-user/src/datapath/kernel/trace.rs`. A global function: it has a frame of

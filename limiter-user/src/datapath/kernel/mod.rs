@@ -21,7 +21,7 @@ mod trace;
 
 use std::fs;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -52,7 +52,6 @@ use super::{
 
 /// See the module.
 pub struct Kernel {
-    pin: PathBuf,
     options: Options,
     geometry: Geometry,
     ebpf: Ebpf,
@@ -80,7 +79,6 @@ impl Kernel {
         let program = if load::has_multi_buffer() { "limiter_frags" } else { "limiter" };
         xdp(&mut ebpf, program)?.load().map_err(refused_program)?;
         let mut kernel = Self {
-            pin: options.pin.clone(),
             options: options.clone(),
             trace: None,
             geometry,
@@ -167,13 +165,13 @@ impl Kernel {
 
     /// After the last guard ended all pins went too; before anything is guarded again they must be back.
     fn ensure_pinned(&self) -> Result<(), Error> {
-        if load::is_pinned(&self.pin) {
+        if load::is_pinned(&self.options.pin) {
             return Ok(());
         }
-        load::pin_again(&self.pin, &self.ebpf, &self.geometry)?;
+        load::pin_again(&self.options.pin, &self.ebpf, &self.geometry)?;
         for (slot, image) in (0..).zip(&self.images) {
             if let Some(image) = image {
-                image.pin(load::image_path(&self.pin, slot)).map_err(refused)?;
+                image.pin(load::image_path(&self.options.pin, slot)).map_err(refused)?;
             }
         }
         Ok(())
@@ -191,7 +189,7 @@ impl Kernel {
         let total = rows.len() + sealed.len().div_ceil(ROW_BYTES);
         let too_large = || Error::PolicyTooLarge { what: format!("{total} rows of prefixes and text") };
         let entries = u32::try_from(total.max(1)).map_err(|_| too_large())?;
-        let image = make_image(&self.pin, slot, entries)?;
+        let image = make_image(&self.options.pin, slot, entries)?;
         let mapped = Mapped::<Row>::new(image.fd(), entries)
             .map_err(|error| Error::io("map a prefix image", error))?;
         for (index, row) in rows.iter().enumerate() {
@@ -246,7 +244,7 @@ impl Kernel {
             self.guards.drain(..).partition(|guard| guard.interface().is_some());
         self.guards = kept;
         for guard in gone {
-            guard.forget(&self.pin);
+            guard.forget(&self.options.pin);
         }
     }
 }
@@ -387,11 +385,11 @@ impl Datapath for Kernel {
                 return Ok(found);
             }
             tracing::warn!(interface, %mode, "changing the mode: packets pass unjudged until it is done");
-            self.guards.remove(position).detach(&self.pin)?;
+            self.guards.remove(position).detach(&self.options.pin)?;
         }
         self.ensure_pinned()?;
         let program = xdp(&mut self.ebpf, self.program)?.fd().map_err(refused)?;
-        let guard = Guard::attach(&self.pin, program.as_fd(), interface, mode, replace)?;
+        let guard = Guard::attach(&self.options.pin, program.as_fd(), interface, mode, replace)?;
         let attached = guard.interface();
         self.guards.push(guard);
         attached.ok_or_else(|| Error::NoSuchInterface { interface: interface.to_owned() })
@@ -404,9 +402,9 @@ impl Datapath for Kernel {
             .iter()
             .position(|guard| guard.index() == index)
             .ok_or_else(|| Error::NotAttached { interface: interface.to_owned() })?;
-        self.guards.remove(position).detach(&self.pin)?;
+        self.guards.remove(position).detach(&self.options.pin)?;
         if self.guards.is_empty() {
-            remove_pins(&self.pin)?;
+            remove_pins(&self.options.pin)?;
         }
         Ok(())
     }
