@@ -149,8 +149,13 @@ pub struct Penalty {
     pub time: u64,
     /// The meter whose drops are strikes, an index into [`PolicyTables::meters`].
     pub meter: u16,
-    pub reserved: [u16; 3],
+    /// [`PENALTY_PROOF`].
+    pub flags: u16,
+    pub reserved: [u16; 2],
 }
+
+/// [`Penalty::flags`]: only packets of a TCP connection this host has are strikes.
+pub const PENALTY_PROOF: u16 = 1;
 
 /// What happens to packets of one set class to one service class. Indices into [`PolicyTables::rules`].
 #[repr(C)]

@@ -160,6 +160,53 @@ pub fn destination<F: Frame + ?Sized>(frame: &F) -> [u64; 2] {
     }
 }
 
+/// What a TCP segment says that somebody off the path of its connection cannot know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Of its addresses and ports, in network order as the kernel takes them to look for a socket.
+    pub tuple_bytes: u32,
+    pub sequence: u32,
+    pub acknowledged: u32,
+}
+
+/// The segment in a frame whose TCP header follows its IP header; `None` for all others, those without ACK, and SYNs.
+/// `tuple` is filled with source, destination and ports.
+#[inline(always)]
+pub fn segment<F: Frame + ?Sized>(frame: &F, tuple: &mut [u32; 9]) -> Option<Segment> {
+    const SYN_AND_ACK: u16 = 0x12;
+    const ACK: u16 = 0x10;
+    let (ethertype, start) = skip_tags(frame);
+    let (at, tuple_bytes) = match ethertype {
+        Some(ETHERTYPE_V4) => {
+            let [first, fragment, protocol, source, destination] = frame.words::<5>(start)?;
+            if (protocol >> 16) as u8 != TCP || fragment & 0x1fff != 0 {
+                return None;
+            }
+            tuple[0] = source.to_be();
+            tuple[1] = destination.to_be();
+            (start + (first >> 24 & 0x0f) * 4, 12)
+        }
+        Some(ETHERTYPE_V6) => {
+            let [_, second] = frame.words::<2>(start)?;
+            if (second >> 8) as u8 != TCP {
+                return None;
+            }
+            let addresses = [frame.words::<4>(start + 8)?, frame.words::<4>(start + 24)?];
+            for (index, word) in addresses.iter().flatten().enumerate() {
+                tuple[index] = word.to_be();
+            }
+            (start + V6_HEADER, 36)
+        }
+        _ => return None,
+    };
+    let [ports, sequence, acknowledged] = frame.words::<3>(at)?;
+    if frame.half(at + 12)? & SYN_AND_ACK != ACK {
+        return None;
+    }
+    tuple[if tuple_bytes == 12 { 2 } else { 8 }] = ports.to_be();
+    Some(Segment { tuple_bytes, sequence, acknowledged })
+}
+
 #[inline(always)]
 fn is_tag(ethertype: u16) -> bool {
     ethertype == 0x8100 || ethertype == 0x88a8

@@ -12,7 +12,7 @@
 //! **Strike word**: bits 63…16 are the arrival time in ticks of 1/64 ns, bits 15…0 some of the owner's tag: what another
 //! owner of the way left there is no strike of this one.
 
-use crate::abi::{BYTES, HAS_PENALTIES, MAX_PENALTIES, PACKETS, Penalty, PolicyTables, WAYS};
+use crate::abi::{BYTES, HAS_PENALTIES, MAX_PENALTIES, PACKETS, PENALTY_PROOF, Penalty, PolicyTables, WAYS};
 use crate::judge::{self, Engine, Place, Ruling};
 use crate::packet::Packet;
 use crate::table::{Set, TRIES, Word};
@@ -27,6 +27,12 @@ pub fn is_strike(tables: &PolicyTables, ruling: &Ruling) -> bool {
     tables.header.flags & HAS_PENALTIES != 0
         && ruling.outcome == Outcome::DropOver
         && judge::rule_at(tables, ruling.rule).penalty != 0
+}
+
+/// Whether a strike of the rule must be a packet of a connection, which nobody can forge who is not on its path.
+#[inline(always)]
+pub fn asks_for_proof(tables: &PolicyTables, rule: u16) -> bool {
+    of_rule(tables, rule).flags & PENALTY_PROOF != 0
 }
 
 /// The penalty of a rule.

@@ -28,7 +28,7 @@ pub static JIFFY: u64 = 0;
 
 /// Reads a constant that the loader has set; a plain read would be folded to what stands above.
 #[inline(always)]
-fn loaded<T: Copy>(constant: &'static T) -> T {
+pub fn loaded<T: Copy>(constant: &'static T) -> T {
     // SAFETY: a reference is always valid to read.
     unsafe { core::ptr::read_volatile(constant) }
 }

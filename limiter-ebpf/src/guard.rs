@@ -13,7 +13,7 @@ use limiter_common::{
 use crate::{
     context::XdpFrame,
     engine::{Kernel, coarse_now},
-    events, maps, steps,
+    events, maps, proof, steps,
     verifier::{blur, opaque},
 };
 
@@ -62,7 +62,9 @@ pub fn guard_then<const MULTI_BUFFER: bool>(
     if event::is_told(&ruling) && is_watched() {
         events::tell::<MULTI_BUFFER>(context, tables, &packet, &ruling);
     }
-    if penalty::is_strike(tables, &ruling) {
+    if penalty::is_strike(tables, &ruling)
+        && (!penalty::asks_for_proof(tables, ruling.rule) || proof::proves::<MULTI_BUFFER>(context))
+    {
         let ruled = u32::from(ruling.rule) | u32::from(ruling.refused_meter) << 16;
         steps::limiter_strike(slot, &packet, ruled, ruling.refused_by.bits());
     }

@@ -24,6 +24,8 @@ pub mod guard;
 #[cfg(target_arch = "bpf")]
 pub mod maps;
 #[cfg(target_arch = "bpf")]
+pub mod proof;
+#[cfg(target_arch = "bpf")]
 pub mod racy;
 #[cfg(target_arch = "bpf")]
 pub mod steps;

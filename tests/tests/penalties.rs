@@ -9,6 +9,8 @@
 
 use std::{
     collections::BTreeMap,
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
@@ -20,11 +22,11 @@ use limiter_common::{
 };
 use limiter_tests::{
     clock,
-    frame::{IPV4, IPV6, UDP, V4, V6, ethernet, udp},
+    frame::{ACK, IPV4, IPV6, TCP, UDP, V4, V6, ethernet, tcp, udp},
     kernel::Guard,
-    namespace::{PEER, Pair},
+    namespace::{GUARDED_V4, GUARDED_V6, PEER, PEER_V4, PEER_V6, Pair},
     stop::SetOnDrop,
-    wire::RawSocket,
+    wire::{RawSocket, Wire},
 };
 use limiter_user::datapath::{Datapath as _, Refill};
 
@@ -322,4 +324,57 @@ verdict = "drop"
     assert_eq!(until(resolver), None, "nothing automatic punishes the safelist");
     assert_ne!(guard.judge(&v4(resolver, 1)).outcome, DropPenalty);
     assert_eq!(guard.judge(&v4(victim, 3)).outcome, DropRule);
+}
+
+/// A real connection, whose packets are strikes; and forged ones of the same addresses and ports, which are none.
+#[test]
+fn what_proves_a_handshake_cannot_be_forged() {
+    let policy = |proof: &str| {
+        format!(
+            "version = 1\n[[rule]]\nname = \"service\"\nto = \"tcp/5000\"\n\
+             limit = [{{ per = \"source\", rate = \"1/s\", burst = 5 }}]\n\
+             penalty = {{ after = 6, within = \"1h\", for = \"10m\", {proof} }}\n"
+        )
+    };
+    for (guarded, peer) in [(GUARDED_V4, PEER_V4), (GUARDED_V6, PEER_V6)] {
+        let pair = Pair::addressed();
+        let mut guard = Guard::with("version = 1");
+        guard.attach(&pair);
+        let listener = pair.guarded.run(|| TcpListener::bind((guarded, 5000))).unwrap();
+        let mut client = pair.peer.run(|| TcpStream::connect((guarded, 5000))).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        client.set_nodelay(true).unwrap();
+        client.write_all(b"hello").unwrap();
+        server.read_exact(&mut [0; 5]).unwrap();
+        guard.publish(&policy("proof = \"handshake\""));
+
+        // Whoever does not see the connection guesses the numbers: a thousand times, all over their range.
+        let port = client.local_addr().unwrap().port();
+        let forged = |number: u32| {
+            let mut segment = tcp(port, 5000, ACK);
+            segment[4..8].copy_from_slice(&number.wrapping_mul(4_294_967).to_be_bytes());
+            segment[8..12].copy_from_slice(&number.wrapping_mul(2_654_435_761).to_be_bytes());
+            match guarded.contains(':') {
+                false => ethernet(&[], IPV4, &V4::from(peer).to(guarded).packet(TCP, &segment)),
+                true => ethernet(&[], IPV6, &V6::from(peer).to(guarded).packet(TCP, &segment)),
+            }
+        };
+        let mut wire = Wire::open(&pair);
+        let frames: Vec<Vec<u8>> = (1..=1000).map(forged).collect();
+        wire.pass(&frames);
+        assert!(guard.counted("service", DropOver).packets > 900, "{:?}", guard.counted("service", DropOver));
+        assert_eq!(guard.counted("service", DropPenalty).packets, 0, "{peer}: forged packets are no strikes");
+
+        // The connection's own: more segments at once than there is room for, and again as they are repeated.
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while guard.counted("service", DropPenalty).packets == 0 {
+            assert!(Instant::now() < deadline, "{peer}: the connection's own packets are no strikes");
+            let _ = client.write(b"more");
+            thread::sleep(Duration::from_millis(5));
+        }
+        let now = guard.kernel().now();
+        let marked = guard.buckets().iter().filter(|bucket| bucket.penalised_until(now).is_some()).count();
+        assert_eq!(marked, 1, "{peer}");
+        drop((client, server, listener));
+    }
 }

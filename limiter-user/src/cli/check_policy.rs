@@ -93,9 +93,11 @@ pub fn run(file: &Path, strict: bool, format: Format) -> ExitCode {
 }
 
 fn show_leverage(found: &Leverage) -> String {
-    let Leverage { rule, leverage, .. } = found;
+    let Leverage { rule, leverage, proof, .. } = found;
     let of = format!("penalty of rule `{rule}`: leverage {leverage:.2}");
-    if *leverage <= 1.0 {
+    if *proof {
+        format!("{of}, with proof: forged packets do not count\n")
+    } else if *leverage <= 1.0 {
         format!("{of}, forged packets gain nothing by it\n")
     } else {
         format!("{of}, accepted: forged packets take {leverage:.2} times from a source what they cost\n")

@@ -137,6 +137,18 @@ mod tests {
         check(&compiled, &[session]).err().map(|refusal| refusal.failure.error)
     }
 
+    /// The address of the loopback interface is there on every host.
+    #[test]
+    fn a_session_comes_in_by_the_interface_that_has_its_address() {
+        let closed = |interface: &str| {
+            format!(
+                "[[rule]]\nname = \"closed\"\ninterface = \"{interface}\"\nto = [\"tcp/22\"]\nverdict = \"drop\"\n"
+            )
+        };
+        assert_eq!(refusal(&closed("eth7"), session("127.0.0.2", "127.0.0.1")), None);
+        assert!(refusal(&closed("lo"), session("127.0.0.2", "127.0.0.1")).is_some());
+    }
+
     /// What, policy, the session's client, what is said.
     #[test]
     fn it_is_judged_by_the_result() {
@@ -176,6 +188,24 @@ mod tests {
                 "[[rule]]\nname = \"all\"\nlimit = [{ per = \"source\", rate = \"1/s\" }]\n".to_owned(),
                 "198.51.100.7",
                 None,
+            ),
+            (
+                "closed at an address that is not the session's",
+                closed.replace("verdict", "dest = \"192.0.2.9\"\nverdict"),
+                "198.51.100.7",
+                None,
+            ),
+            (
+                "closed at the session's address",
+                closed.replace("verdict", "dest = [\"192.0.2.0/29\"]\nverdict"),
+                "198.51.100.7",
+                Some("rule `closed` would drop your ssh session from 198.51.100.7:50022 to port 22"),
+            ),
+            (
+                "closed at some interface, by which it may come in as this host does not have the address",
+                closed.replace("verdict", "interface = \"eth7\"\nverdict"),
+                "198.51.100.7",
+                Some("rule `closed` would drop your ssh session from 198.51.100.7:50022 to port 22"),
             ),
             ("observed", closed.replace("verdict", "mode = \"observe\"\nverdict"), "198.51.100.7", None),
         ];

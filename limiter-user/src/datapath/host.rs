@@ -180,7 +180,8 @@ impl Host {
         let mut packet = parse::parse(frame);
         packet.place = self.place(tables, parse::destination(frame));
         let ruling = judge::judge(self, tables, &mut packet);
-        if penalty::is_strike(tables, &ruling) {
+        // There are no connections here.
+        if penalty::is_strike(tables, &ruling) && !penalty::asks_for_proof(tables, ruling.rule) {
             penalty::strike(self, tables, &packet, ruling.rule, ruling.refused_meter, ruling.refused_by);
         }
         ruling

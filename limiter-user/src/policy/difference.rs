@@ -233,7 +233,11 @@ fn dest(rule: &Rule) -> String {
 
 fn penalty(rule: &Rule) -> String {
     let show = |penalty: &Penalty| {
-        let accepted = if penalty.spoofable { ", spoofable" } else { "" };
+        let accepted = match (penalty.proof, penalty.spoofable) {
+            (true, _) => ", with proof",
+            (false, true) => ", spoofable",
+            (false, false) => "",
+        };
         format!("{} s after {} drops in {} s{accepted}", penalty.seconds, penalty.after, penalty.within)
     };
     rule.penalty.as_ref().map_or_else(|| "none".to_owned(), show)

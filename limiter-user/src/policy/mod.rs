@@ -64,6 +64,8 @@ pub struct Leverage {
     pub rule: String,
     /// What a penalty takes from a source, over what it costs to bring about in its name.
     pub leverage: f64,
+    /// What counts cannot be forged.
+    pub proof: bool,
     /// More than 1 was accepted.
     pub accepted: bool,
 }
@@ -73,7 +75,12 @@ pub fn leverages(policy: &Policy) -> Vec<Leverage> {
     let of = |rule: &Rule| {
         let penalty = rule.penalty.as_ref()?;
         let leverage = penalties::leverage(penalty, rule.own_source_limits());
-        Some(Leverage { rule: rule.name.clone(), leverage, accepted: penalty.spoofable })
+        Some(Leverage {
+            rule: rule.name.clone(),
+            leverage,
+            proof: penalty.proof,
+            accepted: penalty.spoofable,
+        })
     };
     policy.rules.iter().filter_map(of).collect()
 }

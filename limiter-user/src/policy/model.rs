@@ -158,6 +158,8 @@ pub struct Penalty {
     pub within: u64,
     /// …and the source is refused for this long.
     pub seconds: u64,
+    /// Only packets of a TCP connection count.
+    pub proof: bool,
     /// That forged packets may bring it about is accepted.
     pub spoofable: bool,
 }

@@ -30,7 +30,7 @@ pub(super) fn plan(rules: &[Rule], meters: &Meters, report: &mut Report) -> Vec<
     for (number, rule) in rules.iter().enumerate() {
         let Some(penalty) = &rule.penalty else { continue };
         let leverage = leverage(penalty, rule.own_source_limits());
-        if leverage > 1.0 && !penalty.spoofable {
+        if leverage > 1.0 && !penalty.spoofable && !penalty.proof {
             refuse(rule, penalty, leverage, report);
         }
         refuse_short(rule, penalty, report);
@@ -79,13 +79,15 @@ fn refuse(rule: &Rule, penalty: &Penalty, leverage: f64, report: &mut Report) {
     // Both rounded so that what is written is accepted.
     let seconds = (penalty.seconds as f64 / leverage + 1e-9).floor() as u64;
     let shorter = if seconds > 0 { format!("write `for = \"{seconds}s\"`, or ") } else { String::new() };
+    let is_tcp = rule.to.as_ref().is_some_and(|to| to.terms.iter().all(|term| term.can_be_of_a_connection()));
+    let proof = if is_tcp { "`proof = \"handshake\"`, or " } else { "" };
     report.error(
         &penalty.place,
         format!(
             "the penalty of rule `{}` has a leverage of {leverage:.2}: whoever forges packets in a source's name takes that many times more from it than he spends",
             rule.name
         ),
-        format!("{shorter}`spoofable = \"accepted\"` if nobody can forge packets to this host"),
+        format!("{shorter}{proof}`spoofable = \"accepted\"` if nobody can forge packets to this host"),
     );
 }
 
@@ -95,7 +97,8 @@ fn encode(penalty: &Penalty, meter: u16) -> abi::Penalty {
     let cost = ticks(penalty.within).div_ceil(penalty.after).next_multiple_of(grain);
     // The strike that is one too many is the last of those.
     let tolerance = cost * (penalty.after - 1);
-    abi::Penalty { cost, tolerance, time: ticks(penalty.seconds), meter, reserved: [0; 3] }
+    let flags = if penalty.proof { abi::PENALTY_PROOF } else { 0 };
+    abi::Penalty { cost, tolerance, time: ticks(penalty.seconds), meter, flags, reserved: [0; 2] }
 }
 
 #[cfg(test)]

@@ -149,6 +149,11 @@ impl Term {
         }
     }
 
+    /// Whether all it means is TCP, and not the start of a connection alone.
+    pub fn can_be_of_a_connection(self) -> bool {
+        matches!(self, Self::Tcp(_) | Self::TcpFrom(_))
+    }
+
     /// Whether the term says something of source ports.
     pub fn is_by_source(self) -> bool {
         matches!(self, Self::TcpFrom(_) | Self::UdpFrom(_))

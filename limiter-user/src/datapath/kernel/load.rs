@@ -12,6 +12,7 @@ use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
 use limiter_common::abi::{ABI_VERSION, Geometry, POLICY_SLOTS, Row, WAYS};
 use nix::time::ClockId;
 
+use super::btf;
 use super::sys::{self, Plain};
 use crate::datapath::{Error, Options};
 
@@ -78,6 +79,7 @@ pub fn load(object: &[u8], options: &Options) -> Result<(Ebpf, Geometry), Error>
     make_directory(pin)?;
     let geometry = geometry(options)?;
     make_prefixes(pin)?;
+    let tcp_fields = btf::tcp_fields();
     let mut loader = EbpfLoader::new();
     loader
         .override_global("SEED", &geometry.seed, true)
@@ -85,6 +87,7 @@ pub fn load(object: &[u8], options: &Options) -> Result<(Ebpf, Geometry), Error>
         .override_global("EPOCH", &geometry.epoch, true)
         .override_global("JIFFIES", &geometry.jiffies, true)
         .override_global("JIFFY", &geometry.jiffy, true)
+        .override_global("TCP_FIELDS", &tcp_fields, false)
         .map_max_entries("BUCKETS", geometry.sets)
         .map_max_entries("STRIKES", geometry.sets)
         .map_max_entries("FILTER", limiter_common::filter::lines(geometry.sets))

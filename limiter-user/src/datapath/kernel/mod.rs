@@ -4,6 +4,7 @@
 //! own program in one step. Between two daemons the old program goes on.
 
 mod bans;
+mod btf;
 mod control;
 mod dry;
 mod events;

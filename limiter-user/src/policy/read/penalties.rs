@@ -3,12 +3,12 @@
 use crate::policy::{
     diagnostic::Report,
     document::{Keys, Table, Value},
-    model::{Action, Limit, Penalty, Scope},
+    model::{Action, Limit, Penalty, Scope, Traffic},
     rate::parse_duration,
 };
 
 const KEYS: Keys =
-    Keys { of: "a penalty", known: &["after", "within", "for", "spoofable"], later: &["proof"] };
+    Keys { of: "a penalty", known: &["after", "within", "for", "proof", "spoofable"], later: &[] };
 const HELP: &str = "write `penalty = { after = 1000, within = \"10s\", for = \"20s\" }`";
 
 const DAY: u64 = 86_400;
@@ -26,6 +26,14 @@ pub(super) fn read(value: &Value<'_>, report: &mut Report) -> Option<Penalty> {
         Some(entry) => entry.value.word("spoofable", &[("accepted", true)], report),
         None => Some(false),
     };
+    let proof = match table.get("proof") {
+        Some(entry) => entry.value.word("proof", &[("handshake", true)], report),
+        None => Some(false),
+    };
+    if let (Some(_), Some(entry)) = (table.get("proof"), table.get("spoofable")) {
+        let message = "what is proved by a handshake cannot be forged, so there is nothing to accept";
+        report.error(&entry.key_place(), message, "remove `proof` or `spoofable`");
+    }
     let (after, within) = (after?, within?);
     if after > within * 1000 {
         report.error(
@@ -35,7 +43,14 @@ pub(super) fn read(value: &Value<'_>, report: &mut Report) -> Option<Penalty> {
         );
         return None;
     }
-    Some(Penalty { place: value.place(), after, within, seconds: seconds?, spoofable: spoofable? })
+    Some(Penalty {
+        place: value.place(),
+        after,
+        within,
+        seconds: seconds?,
+        proof: proof?,
+        spoofable: spoofable?,
+    })
 }
 
 fn after(table: &Table<'_>, report: &mut Report) -> Option<u64> {
@@ -73,6 +88,20 @@ fn duration(table: &Table<'_>, key: &str, most: u64, report: &mut Report) -> Opt
             report.error(&entry.value.place(), bad.message, bad.help);
             None
         }
+    }
+}
+
+/// Reports a proof that the traffic of the rule cannot give.
+pub(super) fn check_traffic(penalty: &Penalty, called: &str, to: Option<&Traffic>, report: &mut Report) {
+    let has_connections = |to: &Traffic| to.terms.iter().all(|term| term.can_be_of_a_connection());
+    if penalty.proof && !to.is_some_and(has_connections) {
+        report.error(
+            &penalty.place,
+            format!(
+                "{called} is about other traffic than TCP connections, which alone can prove a handshake"
+            ),
+            "let its `to` be `tcp/PORT` alone, or remove `proof`",
+        );
     }
 }
 

@@ -78,6 +78,7 @@ pub(super) fn read(
             continue;
         };
         if let Some(penalty) = &penalty {
+            penalties::check_traffic(penalty, &called, to.as_ref(), report);
             penalties::check_action(penalty, &called, &action, report);
         }
         if action == Action::Verdict(Verdict::Pass) {

@@ -262,6 +262,26 @@ verdict = "pass"
     "#);
 }
 
+#[test]
+fn only_connections_prove_a_handshake() {
+    let rule = |to: &str, more: &str| {
+        format!(
+            "version = 1\n[[rule]]\nname = \"web\"\n{to}limit = [{{ per = \"source\", rate = \"50/s\" }}]\npenalty = {{ after = 10, within = \"10s\", for = \"1h\", proof = \"handshake\"{more} }}\n"
+        )
+    };
+    assert_eq!(warned(&rule("to = [\"tcp/443\", \"tcp-from/443\"]\n", "")), "");
+    for to in ["", "to = [\"tcp/443\", \"udp/443\"]\n", "to = \"tcp-syn/443\"\n"] {
+        let found = refused(&bundle(&rule(to, "")));
+        let expected =
+            "rule `web` is about other traffic than TCP connections, which alone can prove a handshake";
+        assert!(found.contains(expected), "{to}: {found}");
+    }
+    insta::assert_snapshot!(refused(&bundle(&rule("to = \"tcp/443\"\n", ", spoofable = \"accepted\""))), @r#"
+    policy.toml:6:74: what is proved by a handshake cannot be forged, so there is nothing to accept
+      remove `proof` or `spoofable`
+    "#);
+}
+
 /// 50 × 600 ÷ (100 + 1000) is 27.3; forged packets would cost a source that many times what they cost.
 #[test]
 fn leverage_over_one_is_refused_unless_it_is_accepted() {
@@ -272,14 +292,14 @@ fn leverage_over_one_is_refused_unless_it_is_accepted() {
     };
     insta::assert_snapshot!(refused(&bundle(&policy("for = \"10m\""))), @r#"
     policy.toml:6:11: the penalty of rule `web` has a leverage of 27.27: whoever forges packets in a source's name takes that many times more from it than he spends
-      write `for = "22s"`, or `spoofable = "accepted"` if nobody can forge packets to this host
+      write `for = "22s"`, or `proof = "handshake"`, or `spoofable = "accepted"` if nobody can forge packets to this host
     "#);
     for accepted in ["for = \"22s\"", "for = \"10m\", spoofable = \"accepted\""] {
         assert_eq!(warned(&policy(accepted)), "", "{accepted}");
     }
     insta::assert_snapshot!(refused(&bundle(&policy("for = \"23s\""))), @r#"
     policy.toml:6:11: the penalty of rule `web` has a leverage of 1.05: whoever forges packets in a source's name takes that many times more from it than he spends
-      write `for = "22s"`, or `spoofable = "accepted"` if nobody can forge packets to this host
+      write `for = "22s"`, or `proof = "handshake"`, or `spoofable = "accepted"` if nobody can forge packets to this host
     "#);
     insta::assert_snapshot!(refused(&bundle(&policy("for = \"1s\""))), @r#"
     policy.toml:6:11: the penalty of rule `web` is over before its bucket would be full again
