@@ -14,6 +14,7 @@ version = 1
 [sets]
 office = ["203.0.113.0/24"]
 scanners = ["198.51.100.66"]
+suspects = { dynamic = true, max = 10 }
 [services]
 web = ["tcp/443"]
 [limits]
@@ -26,6 +27,10 @@ verdict = "pass"
 [[rule]]
 name = "scanners"
 from = "scanners"
+verdict = "drop"
+[[rule]]
+name = "suspects"
+from = "suspects"
 verdict = "drop"
 [[rule]]
 name = "web"
@@ -63,6 +68,17 @@ fn it_names_what_decides_and_what_changes_it() {
         (&json!("drop"), &json!("rule-drop"), &json!("scanners"))
     );
     assert_eq!(why["commands"], json!(["limiterctl override scanners --mode observe --for 1h"]));
+
+    // A member of a dynamic set is taken out as it was put in.
+    stdout(&host, &["add-to", "suspects", "198.18.7.0/24", "--for", "1h"]);
+    let why = host.get("/v1/why/198.18.7.9");
+    assert_eq!(
+        why["commands"],
+        json!([
+            "limiterctl remove-from suspects 198.18.7.0/24",
+            "limiterctl override suspects --mode observe --for 1h"
+        ])
+    );
 
     // Half of the burst is spent: 1 of 2 s.
     spend(&host, [192, 0, 2, 1], 1);

@@ -16,7 +16,7 @@ use super::refusal::{Kind, Refusal};
 use super::sealed::format_time;
 use crate::control::api::{BanEntry, Why, WhyLimit, WhyObserved, WhyTraffic};
 use crate::datapath::{Bucket, Explanation, Way};
-use crate::policy::{MeterInfo, Policy, Term, parse_term};
+use crate::policy::{MeterInfo, Policy, Set, Term, parse_term};
 
 /// Ticks of a bucket's word in a second.
 const TICKS: f64 = 64e9;
@@ -197,11 +197,20 @@ fn badness(case: &Case) -> f64 {
 }
 
 fn sets(policy: &Policy, key: &IpNet) -> Vec<String> {
-    let holds = |set: &&crate::policy::Set| match key {
-        IpNet::V4(net) => set.prefixes.v4.iter().any(|prefix| prefix.contains(&net.addr())),
-        IpNet::V6(net) => set.prefixes.v6.iter().any(|prefix| prefix.contains(&net.addr())),
-    };
-    policy.sets.iter().filter(holds).map(|set| set.name.clone()).collect()
+    let holding = policy.sets.iter().filter(|set| member(set, key).is_some());
+    holding.map(|set| set.name.clone()).collect()
+}
+
+/// The member of a set that holds a source.
+fn member(set: &Set, key: &IpNet) -> Option<IpNet> {
+    match key {
+        IpNet::V4(net) => {
+            set.prefixes.v4.iter().find(|prefix| prefix.contains(&net.addr())).map(|net| IpNet::V4(*net))
+        }
+        IpNet::V6(net) => {
+            set.prefixes.v6.iter().find(|prefix| prefix.contains(&net.addr())).map(|net| IpNet::V6(*net))
+        }
+    }
 }
 
 fn services(policy: &Policy, packet: &Packet) -> Vec<String> {
@@ -298,8 +307,9 @@ fn commands(why: &Why, policy: &Policy, key: &IpNet, outcome: Outcome) -> Vec<St
         Outcome::DropOversize | Outcome::DropNewcomer => commands.extend(override_rule("--scale 200%")),
         Outcome::DropRule => {
             let dynamic = policy.sets.iter().filter(|set| set.dynamic.is_some());
-            let holding = dynamic.filter(|set| why.sets.contains(&set.name));
-            commands.extend(holding.map(|set| format!("limiterctl remove-from {} {key}", set.name)));
+            commands.extend(dynamic.filter_map(|set| {
+                Some(format!("limiterctl remove-from {} {}", set.name, member(set, key)?))
+            }));
             commands.extend(override_rule("--mode observe"));
         }
         Outcome::DropDefault | Outcome::DropMalformed | Outcome::DropLinkOver => {
