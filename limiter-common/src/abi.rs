@@ -97,13 +97,16 @@ pub struct Meter {
     pub width_v6: u8,
     /// log2 of the larger tolerance: how long a bucket of this meter takes to fill, for eviction.
     pub scale: u8,
-    /// [`METER_LONE`].
+    /// [`METER_LONE`], [`METER_NEWCOMERS`].
     pub flags: u8,
     pub reserved: [u8; 4],
 }
 
 /// [`Meter::flags`]: one bucket for everybody, whose words are those of the meter's [`LoneWord`]: by unit.
 pub const METER_LONE: u8 = 1;
+/// [`Meter::flags`]: beside [`METER_LONE`], a rule's budget for newcomers: in packets, and an eighth of it in each of
+/// the meter's crowd cells.
+pub const METER_NEWCOMERS: u8 = 2;
 
 /// What a rule does with a packet that matches.
 pub mod action {
@@ -114,6 +117,8 @@ pub mod action {
 
 /// [`Rule::flags`]: every rate of the rule tolerates the coarse clock.
 pub const RULE_COARSE: u8 = 1;
+/// [`Rule::flags`]: sources without a bucket spend from [`Rule::newcomers`].
+pub const RULE_NEWCOMERS: u8 = 1 << 6;
 /// [`Rule::flags`]: part of the lifeline, which judges before bans do.
 pub const RULE_BEFORE_BANS: u8 = 1 << 7;
 
@@ -130,11 +135,13 @@ pub struct Rule {
     pub meter_count: u8,
     /// One of [`action`].
     pub action: u8,
-    /// [`RULE_COARSE`], [`RULE_BEFORE_BANS`].
+    /// [`RULE_COARSE`], [`RULE_NEWCOMERS`], [`RULE_BEFORE_BANS`].
     pub flags: u8,
     /// Index into [`PolicyTables::penalties`], 0 for none.
     pub penalty: u8,
-    pub reserved: [u8; 2],
+    /// Index into [`PolicyTables::meters`], with [`RULE_NEWCOMERS`].
+    pub newcomers: u8,
+    pub reserved: [u8; 1],
 }
 
 /// When a rule penalises a source, and for how long, see [`crate::penalty`]. Times are ticks of 1/64 ns.
@@ -196,6 +203,9 @@ pub const HAS_INTERFACES: u32 = 256;
 pub const HAS_DESTINATIONS: u32 = 512;
 /// [`Header::flags`]: rules name either, so where a packet came in and went to must be known.
 pub const HAS_PLACES: u32 = HAS_INTERFACES | HAS_DESTINATIONS;
+
+/// [`Header::flags`]: some rule has a budget for newcomers, so a part of each claim budget is kept for proven sources.
+pub const HAS_NEWCOMERS: u32 = 1 << 16;
 
 /// Numbers of one policy.
 #[repr(C)]
@@ -375,9 +385,19 @@ pub struct CrowdCell {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoneWord {
-    /// A budget: the first. The bucket of a [`METER_LONE`]: by unit.
+    /// A budget: the first. A claim budget: the reserve for proven sources too, see [`RESERVE`]. The bucket of a
+    /// [`METER_LONE`]: by unit.
     pub words: [u64; 8],
 }
+
+/// Index of the reserve of a claim budget in [`LoneWord::words`].
+pub const RESERVE: usize = 1;
+
+/// log2 of the part of a budget that is a reserve's or a network's.
+pub const EIGHTH: u32 = 3;
+
+/// Sources that [`HAS_NEWCOMERS`] can know to be proven.
+pub const MAX_PROVEN: usize = 1 << 16;
 
 /// Places in the map of [`LoneWord`]s: the meters' claim budgets or lone buckets, then the host's own budgets.
 pub mod lone {

@@ -22,6 +22,8 @@ pub enum Refusal {
     Over,
     Oversize,
     Penalty,
+    /// Not the bucket's: the rule takes no more sources without one.
+    Newcomer,
 }
 
 /// Ticks of 1/64 ns since `epoch`. A clock that lags behind the epoch reads 0: clocks are never subtracted

@@ -4,15 +4,15 @@
 //! not IP ─► pass      malformed ─► [default] malformed      link survival ─► pass, within its budget
 //! banned ─► drop, unless the lifeline judges
 //! set class × service class, this by place where rules ask ─► cell: the first enforcing rule, and the first observing rule before it
-//! pass | drop | limits: all must have room, or none is charged
+//! pass | drop | limits: all must have room, or none is charged; who has no bucket yet may need room as a newcomer
 //! ```
 //!
 //! An observing rule has buckets of its own and changes nothing for the rules after it.
 
 use crate::abi::{
-    BYTES, Ban, CROWD_CELLS, Description, HAS_BYTES, HAS_PENALTIES, HAS_PLACES, HAS_SETS, HAS_SOURCE_PORTS,
-    MALFORMED_PASSES, MAX_METERS, MAX_METERS_PER_RULE, MAX_PLACES, MAX_RULES, METER_LONE, Meter, PACKETS,
-    PolicyTables, RULE_COARSE, Rate, Rule, action, lone,
+    BYTES, Ban, CROWD_CELLS, Description, EIGHTH, HAS_BYTES, HAS_NEWCOMERS, HAS_PENALTIES, HAS_PLACES,
+    HAS_SETS, HAS_SOURCE_PORTS, MALFORMED_PASSES, MAX_METERS, MAX_METERS_PER_RULE, MAX_PLACES, MAX_RULES,
+    METER_LONE, Meter, PACKETS, PolicyTables, RESERVE, RULE_COARSE, RULE_NEWCOMERS, Rate, Rule, action, lone,
 };
 use crate::ban;
 use crate::bucket::{self, Refusal};
@@ -48,6 +48,8 @@ pub trait Engine: Keys {
     fn ban_of_source(self, key: [u64; 2]) -> Option<Ban>;
     /// The ban of the longest prefix that holds an address, given from its first bit to its last.
     fn ban_of_prefix(self, high: u64, low: u64) -> Option<Ban>;
+    /// Whether a source, see [`ban::source_key`], has completed a TCP handshake with this host.
+    fn is_proven(self, key: [u64; 2]) -> bool;
     /// A live bucket was evicted.
     fn evicted(self);
     /// Strikes against the owner of a way of a set, see [`crate::penalty`].
@@ -106,6 +108,12 @@ pub trait Engine: Keys {
         claim(self, tables, packet, now, key)
     }
 
+    /// See [`refuses_newcomer`].
+    #[inline(always)]
+    fn refuses_newcomer(self, tables: &PolicyTables, packet: &Packet, now: u64, meter: u16) -> bool {
+        refuses_newcomer(self, tables, packet, now, meter)
+    }
+
     /// See [`give_back`].
     #[inline(always)]
     fn give_back(self, tables: &PolicyTables, packet: &Packet, meter: u16, crowd: u32) {
@@ -134,6 +142,7 @@ impl Answer {
     const ONLY_BYTES: u32 = 4;
     /// There is no bucket to charge.
     const ABSENT: Self = Self(1 << 62);
+    const NEWCOMER: Self = Self(Self::REFUSED | (Refusal::Newcomer as u64) << 32);
 
     #[inline(always)]
     fn charged(crowd: u32) -> Self {
@@ -160,7 +169,8 @@ impl Answer {
         match (self.0 >> 32) as u8 {
             0 => Refusal::Over,
             1 => Refusal::Oversize,
-            _ => Refusal::Penalty,
+            2 => Refusal::Penalty,
+            _ => Refusal::Newcomer,
         }
     }
 
@@ -266,18 +276,18 @@ pub fn judge<E: Engine>(engine: E, tables: &PolicyTables, packet: &mut Packet) -
             Ruling::by(0, Outcome::PassMalformed)
         }
         Shape::Malformed => Ruling::by(0, Outcome::DropMalformed),
-        Shape::Link if spend(engine, lone::LINK, &LINK_BUDGET) => Ruling::by(0, Outcome::PassLink),
+        Shape::Link if spend(engine, lone::LINK, 0, &LINK_BUDGET, 0) => Ruling::by(0, Outcome::PassLink),
         Shape::Link => Ruling::by(0, Outcome::DropLinkOver),
         Shape::Ip => judge_ip(engine, tables, packet),
     }
 }
 
-/// Takes one from a budget of the host or of a meter.
+/// Takes one from a budget of the host or of a meter, at `2^part` times the price.
 #[inline(always)]
-fn spend<E: Engine>(engine: E, place: usize, rate: &Rate) -> bool {
-    let Some(word) = engine.lone(place as u32, 0) else { return false };
+fn spend<E: Engine>(engine: E, place: usize, word: usize, rate: &Rate, part: u32) -> bool {
+    let Some(word) = engine.lone(place as u32, word) else { return false };
     let Some(cost) = rate.cost(1) else { return false };
-    table::charge(word, engine.now(true), cost, rate, || (), || true) == Charge::Done
+    table::charge(word, engine.now(true), cost << part, rate, || (), || true) == Charge::Done
 }
 
 #[inline(always)]
@@ -295,7 +305,7 @@ fn judge_ip<E: Engine>(engine: E, tables: &PolicyTables, packet: &mut Packet) ->
         if rule != 0 {
             return verdict(tables, rule);
         }
-        if spend(engine, lone::SPARED, &SPARED_BUDGET) {
+        if spend(engine, lone::SPARED, 0, &SPARED_BUDGET, 0) {
             return Ruling::by(0, Outcome::PassLinkSpared);
         }
     }
@@ -336,7 +346,7 @@ pub fn set_class<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet) -
 
 /// An IPv4 address carried in IPv6 is that IPv4 source, for sets and buckets alike.
 #[inline(always)]
-pub(crate) fn uncover_source(tables: &PolicyTables, packet: &mut Packet) {
+pub fn uncover_source(tables: &PolicyTables, packet: &mut Packet) {
     let count = tables.header.embedded_count as usize;
     for (index, prefix) in tables.header.embedded.iter().enumerate() {
         if index < count
@@ -387,6 +397,7 @@ fn would_drop(outcome: Outcome) -> Option<Outcome> {
         Outcome::DropOversize => Some(Outcome::WouldDropOversize),
         Outcome::DropCrowd => Some(Outcome::WouldDropCrowd),
         Outcome::DropPenalty => Some(Outcome::WouldDropPenalty),
+        Outcome::DropNewcomer => Some(Outcome::WouldDropNewcomer),
         _ => None,
     }
 }
@@ -414,7 +425,11 @@ fn decide_in_place<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet,
     let key = Key { meter: rule.meters[0], unit: PACKETS, tag };
     let mut answer = charge_unit(engine, tables, packet, now, key);
     if answer == Answer::ABSENT {
-        answer = engine.claim(tables, packet, now, key);
+        answer = if is_refused_newcomer(engine, tables, packet, now, rule) {
+            Answer::NEWCOMER
+        } else {
+            engine.claim(tables, packet, now, key)
+        };
     }
     let limited = if answer.is_refused() { Limited::refused(answer, key.meter) } else { Limited(answer.0) };
     limited.ruling(index)
@@ -452,6 +467,7 @@ impl Limited {
         let outcome = match answer.refusal() {
             Refusal::Oversize => Outcome::DropOversize,
             Refusal::Penalty => Outcome::DropPenalty,
+            Refusal::Newcomer => Outcome::DropNewcomer,
             Refusal::Over if place.as_crowd().is_some() => Outcome::DropCrowd,
             Refusal::Over => Outcome::DropOver,
         };
@@ -465,15 +481,23 @@ pub fn limit<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, index
     let rule = rule_at(tables, index);
     let now = engine.now(rule.flags & RULE_COARSE != 0);
     let count = usize::from(rule.meter_count);
+    let has_newcomers = rule.flags & RULE_NEWCOMERS != 0;
+    let mut narrowest = Answer::ROOM;
     // Several meters: first a look at each, so that a packet one of them refuses is charged nowhere.
     for position in 0..MAX_METERS_PER_RULE {
-        if position >= count || count == 1 {
+        if position >= count || (count == 1 && !has_newcomers) {
             break;
         }
         let answer = engine.look(tables, packet, now, rule.meters[position]);
         if answer.is_refused() {
             return Limited::refused(answer, rule.meters[position]);
         }
+        if position == 0 {
+            narrowest = answer;
+        }
+    }
+    if narrowest == Answer::ABSENT && is_refused_newcomer(engine, tables, packet, now, rule) {
+        return Limited::refused(Answer::NEWCOMER, rule.meters[0]);
     }
     // Which charges went to a crowd cell: two bits a meter, one a unit.
     let mut crowd = 0u32;
@@ -571,7 +595,7 @@ pub fn network_key(meter: &Meter, packet: &Packet) -> (u64, u64, u8) {
     }
 }
 
-/// Whether a meter has room, by plain reads. A source without a bucket has a full one.
+/// Whether a meter has room, by plain reads. A source without a bucket has a full one, and is [`Answer::ABSENT`].
 #[inline(always)]
 pub fn look<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: u64, meter: u16) -> Answer {
     let meter = meter_at(tables, meter);
@@ -581,20 +605,25 @@ pub fn look<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: u
     }
     let tag = tag(engine, meter, packet);
     if !may_live(engine, tag) {
-        return Answer::ROOM;
+        return Answer::ABSENT;
     }
     let set_index = hash::set_index(engine, tag);
     let Some(set) = engine.set(set_index) else { return Answer::ROOM };
+    let mut room = Answer::ROOM;
     for unit in [PACKETS, BYTES] {
         let rate = &meter.rates[unit];
-        if rate.multiplier != 0
-            && let Some(way) = find(engine, set, tag, unit)
-            && let Err(refusal) = bucket::admit(set.word(unit, way).load(), now, costs[unit], rate.tolerance)
-        {
+        if rate.multiplier == 0 {
+            continue;
+        }
+        let Some(way) = find(engine, set, tag, unit) else {
+            room = Answer::ABSENT;
+            continue;
+        };
+        if let Err(refusal) = bucket::admit(set.word(unit, way).load(), now, costs[unit], rate.tolerance) {
             return Answer::refused(refusal, Place::way(set_index, way));
         }
     }
-    Answer::ROOM
+    room
 }
 
 #[inline(always)]
@@ -707,13 +736,72 @@ fn answer(charge: Charge, place: Place) -> Answer {
     }
 }
 
+/// Whether a packet of a source without a bucket is one more than its rule takes of those.
+#[inline(always)]
+fn is_refused_newcomer<E: Engine>(
+    engine: E,
+    tables: &PolicyTables,
+    packet: &Packet,
+    now: u64,
+    rule: &Rule,
+) -> bool {
+    rule.flags & RULE_NEWCOMERS != 0
+        && engine.refuses_newcomer(tables, packet, now, u16::from(rule.newcomers))
+}
+
+/// Spends from a budget for newcomers, of which no network takes more than an eighth. Beyond it only proven sources are
+/// not refused.
+#[inline(always)]
+pub fn refuses_newcomer<E: Engine>(
+    engine: E,
+    tables: &PolicyTables,
+    packet: &Packet,
+    now: u64,
+    meter: u16,
+) -> bool {
+    let meter = meter_at(tables, meter);
+    let rate = &meter.rates[PACKETS];
+    let Some(cost) = rate.cost(1) else { return true };
+    // The share first: a network that has spent its own takes nothing from the others.
+    let cell = crowd_cell(engine, meter, packet);
+    if let Some(share) = engine.crowd(cell, PACKETS)
+        && let Some(total) = lone_word(engine, meter, PACKETS)
+        && table::charge(share, now, cost << EIGHTH, rate, || (), || true) == Charge::Done
+    {
+        if table::charge(total, now, cost, rate, || (), || true) == Charge::Done {
+            return false;
+        }
+        if let Some(share) = engine.crowd(cell, PACKETS) {
+            table::refund(share, cost << EIGHTH);
+        }
+    }
+    !is_proven(engine, packet)
+}
+
+/// `packet` has its source uncovered.
+#[inline(always)]
+fn is_proven<E: Engine>(engine: E, packet: &Packet) -> bool {
+    engine.is_proven(ban::source_key(packet.source_high, packet.source_low))
+}
+
+/// Whether a meter may take one more bucket from the table. A part of its budget is for proven sources alone, in a policy
+/// that asks who is proven.
+#[inline(always)]
+fn may_claim<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, meter: &Meter) -> bool {
+    let slot = meter.slot as usize;
+    spend(engine, slot, 0, &meter.claims, 0)
+        || tables.header.flags & HAS_NEWCOMERS != 0
+            && is_proven(engine, packet)
+            && spend(engine, slot, RESERVE, &meter.claims, EIGHTH)
+}
+
 /// Claims a bucket, within the meter's claim budget, and charges it; beyond the budget, charges the crowd cell.
 #[inline(always)]
 pub fn claim<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: u64, key: Key) -> Answer {
     let over = Answer::refused(Refusal::Over, Place::NONE);
     let Key { meter: index, unit, tag } = key;
     let meter = meter_at(tables, index);
-    if !spend(engine, meter.slot as usize, &meter.claims) {
+    if !may_claim(engine, tables, packet, meter) {
         return charge_crowd(engine, meter, packet, now, unit);
     }
     let set_index = hash::set_index(engine, tag);

@@ -132,6 +132,11 @@ impl Engine for Kernel {
     }
 
     #[inline(always)]
+    fn is_proven(self, key: [u64; 2]) -> bool {
+        maps::PROVEN.get_ptr(key).is_some()
+    }
+
+    #[inline(always)]
     fn evicted(self) {
         if let Some(pressure) = maps::PRESSURE.get_ptr_mut(0) {
             // SAFETY: a live per-CPU map value; nothing else runs on this CPU meanwhile.
@@ -196,6 +201,11 @@ impl Engine for Kernel {
     #[inline(always)]
     fn claim(self, _: &PolicyTables, packet: &Packet, now: u64, key: Key) -> Answer {
         Answer(verifier::opaque(steps::limiter_claim(self.slot, packet, now, steps::pack(key), key.tag)))
+    }
+
+    #[inline(always)]
+    fn refuses_newcomer(self, _: &PolicyTables, packet: &Packet, now: u64, meter: u16) -> bool {
+        verifier::opaque(steps::limiter_refuses_newcomer(self.slot, packet, now, u32::from(meter))) != 0
     }
 
     #[inline(always)]

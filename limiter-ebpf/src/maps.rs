@@ -3,13 +3,13 @@
 
 use aya_ebpf::{
     bindings::{BPF_F_INNER_MAP, BPF_F_MMAPABLE},
-    btf_maps::{Array, ArrayOfMaps, HashMap, LpmTrie, PerCpuArray, RingBuf, lpm_trie::Key},
+    btf_maps::{Array, ArrayOfMaps, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf, lpm_trie::Key},
     macros::btf_map,
 };
 use limiter_common::{
     abi::{
-        Ban, BucketSet, Control, CrowdCell, FilterLine, LoneWord, MAX_RULES, MAX_SAFE, POLICY_SLOTS,
-        PolicyTables, Row, RuleCounters, StrikeLine, lone,
+        Ban, BucketSet, Control, CrowdCell, FilterLine, LoneWord, MAX_PROVEN, MAX_RULES, MAX_SAFE,
+        POLICY_SLOTS, PolicyTables, Row, RuleCounters, StrikeLine, lone,
     },
     event::SHARES,
 };
@@ -62,6 +62,11 @@ pub static BANS: HashMap<[u64; 2], Ban, 1> = HashMap::new();
 pub static BAN_PREFIXES: LpmTrie<[u64; 2], Ban, 1> = LpmTrie::new();
 
 pub type BanPrefix = Key<[u64; 2]>;
+
+/// Sources that have completed a TCP handshake with this host, by [`limiter_common::ban::source_key`]. Only a handshake
+/// adds to it: who forges addresses does not see the answers.
+#[btf_map]
+pub static PROVEN: LruHashMap<[u64; 2], u32, MAX_PROVEN> = LruHashMap::new();
 
 /// Exact counters, one rule an entry.
 #[btf_map]

@@ -79,6 +79,13 @@ pub extern "C" fn limiter_claim(slot: u32, packet: *const Packet, now: u64, key:
 
 #[inline(never)]
 #[unsafe(no_mangle)]
+pub extern "C" fn limiter_refuses_newcomer(slot: u32, packet: *const Packet, now: u64, meter: u32) -> u64 {
+    let Some((engine, tables, packet)) = open(slot, packet) else { return 0 };
+    u64::from(judge::refuses_newcomer(engine, tables, packet, now, meter as u16))
+}
+
+#[inline(never)]
+#[unsafe(no_mangle)]
 pub extern "C" fn limiter_give_back(slot: u32, packet: *const Packet, meter: u32, crowd: u32) -> u64 {
     let Some((engine, tables, packet)) = open(slot, packet) else { return 0 };
     judge::give_back(engine, tables, packet, meter as u16, crowd);

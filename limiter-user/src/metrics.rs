@@ -120,7 +120,9 @@ fn counters(core: &Core) -> Result<Counters, Refusal> {
             (Action::Verdict(crate::policy::Verdict::Drop), false) => &[Outcome::DropRule],
             (Action::Verdict(_), true) => &[Outcome::WouldDropRule],
         };
-        for outcome in outcomes {
+        let newcomer = if rule.observe { Outcome::WouldDropNewcomer } else { Outcome::DropNewcomer };
+        let newcomer = rule.newcomers.as_ref().map(|_| newcomer);
+        for outcome in outcomes.iter().chain(&newcomer) {
             for family in &FAMILY_NAMES[..2] {
                 counters.insert((rule.name.clone(), *outcome as u8, family), (0, 0));
             }
@@ -177,6 +179,17 @@ impl Snapshot {
             "limiter_claims_refused",
             "Packets judged by a crowd cell, because the limit's budget of new buckets was spent",
             refused.into_iter().map(|(rule, packets)| (vec![("rule", rule)], packets)),
+        )?;
+        let mut newcomers: BTreeMap<&str, u64> = BTreeMap::new();
+        for (rule, outcome, _, counts) in &rows {
+            if outcome.reason() == Reason::Newcomer {
+                *newcomers.entry(rule).or_default() += counts.0;
+            }
+        }
+        page.counters(
+            "limiter_newcomers_refused",
+            "Packets of sources without a bucket beyond the rule's budget for them",
+            newcomers.into_iter().map(|(rule, packets)| (vec![("rule", rule)], packets)),
         )?;
         let Some(table) = &self.table else { return Ok(()) };
         page.gauge("limiter_table_entries", "Buckets the table has room for", table.entries)?;

@@ -14,7 +14,7 @@ use std::{
 
 use aya::{
     Ebpf,
-    maps::{Array, Map, MapData},
+    maps::{Array, HashMap, Map, MapData},
     programs::{TestRun as _, TestRunOptions, Xdp, XdpMode},
 };
 use limiter_common::{
@@ -22,7 +22,7 @@ use limiter_common::{
     verdict::Outcome,
 };
 use limiter_user::{
-    datapath::{Bucket, Datapath as _, Facts, Image, Kernel, Mode, Options, TableUse},
+    datapath::{Bucket, Datapath as _, Facts, Image, Kernel, Mode, Options, TableUse, source_key},
     policy::{self, Bundle, Compiled, HostFacts, Slots},
 };
 
@@ -265,6 +265,22 @@ impl Guard {
         self.kernel.put_bans(&bans).expect("the kernel takes the bans");
     }
 
+    /// Marks a source as one that has completed a TCP handshake, as the program on the root cgroup does.
+    pub fn prove(&self, source: &str) {
+        let key = source_key(source.parse().expect("an address"));
+        self.proven().insert(key, 1, 0).expect("the kernel takes the mark");
+    }
+
+    /// Whether a source is marked so.
+    pub fn is_proven(&self, source: &str) -> bool {
+        self.proven().get(&source_key(source.parse().expect("an address")), 0).is_ok()
+    }
+
+    fn proven(&self) -> HashMap<MapData, [u64; 2], u32> {
+        let map = MapData::from_pin(self.pin.path().join("proven")).expect("the map is pinned");
+        HashMap::try_from(Map::LruHashMap(map)).expect("a hash of numbers")
+    }
+
     /// Lifts bans.
     pub fn lift(&mut self, prefixes: &[&str]) {
         let prefixes: Vec<_> = prefixes.iter().map(|prefix| prefix.parse().expect("a prefix")).collect();
@@ -403,6 +419,16 @@ pub fn image(compiled: &Compiled) -> Image<'_> {
         reused_rules: &compiled.reused_rules,
         reused_meters: &compiled.reused_meters,
     }
+}
+
+/// Bytes of kernel memory of the maps this process holds.
+pub fn map_memory() -> u64 {
+    let entries = std::fs::read_dir("/proc/self/fdinfo").expect("the descriptors are listed");
+    let infos = entries.flatten().filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
+    let memlock = |info: String| {
+        info.lines().find_map(|line| line.strip_prefix("memlock:")?.trim().parse::<u64>().ok())
+    };
+    infos.filter_map(memlock).sum()
 }
 
 fn sum(counters: &[Counter]) -> Counter {

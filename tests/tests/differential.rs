@@ -30,6 +30,10 @@ fn kernel_and_host_agree() {
     let mut guard = Guard::with_table("version = 1", 1 << 20);
     let geometry = guard.geometry();
     let mut host = Host::new(geometry, &[]);
+    for source in generate::PROVEN {
+        guard.prove(source);
+        host.prove(source.parse().expect("an address"));
+    }
     // Three policies in a row name their rules alike: those count on, and their limits keep their buckets.
     let mut counted: HashMap<(String, Outcome), (u64, u64)> = HashMap::new();
     let mut offered = 0;
@@ -117,9 +121,11 @@ fn kernel_and_host_agree() {
         Outcome::DropDefault,
         Outcome::DropMalformed,
         Outcome::DropBan,
+        Outcome::DropNewcomer,
         Outcome::WouldDropOver,
         Outcome::WouldDropOversize,
         Outcome::WouldDropRule,
+        Outcome::WouldDropNewcomer,
     ] {
         let times = seen.get(&outcome).copied().unwrap_or(0);
         assert!(times >= 50, "{outcome:?} was said {times} times: {seen:?}");

@@ -21,7 +21,7 @@ use limiter_common::verdict::Outcome::{DropCrowd, DropOver, PassCrowd, PassWithi
 use limiter_tests::{
     clock,
     frame::{IPV4, IPV6, UDP, V4, V6, ethernet, udp},
-    kernel::Guard,
+    kernel::{Guard, map_memory},
     namespace::{PEER, Pair},
     random::Random,
     stop::SetOnDrop,
@@ -176,14 +176,4 @@ fn endure(flood: &Flood) {
     let crowd = judged(PassCrowd) as f64;
     let most = flood.cells as f64 * 8.0 * (5.0 + (seconds + spread) / 60.0);
     assert!(crowd <= most, "{crowd} passed by crowd cells of at most {most}");
-}
-
-/// Bytes of kernel memory of the maps this process holds.
-fn map_memory() -> u64 {
-    let entries = std::fs::read_dir("/proc/self/fdinfo").expect("the descriptors are listed");
-    let infos = entries.flatten().filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
-    let memlock = |info: String| {
-        info.lines().find_map(|line| line.strip_prefix("memlock:")?.trim().parse::<u64>().ok())
-    };
-    infos.filter_map(memlock).sum()
 }

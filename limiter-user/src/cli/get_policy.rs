@@ -44,6 +44,9 @@ fn show_effective(rules: &Rules) -> String {
         if rule.mode == "observe" {
             action = format!("observe: {action}");
         }
+        if let Some(newcomers) = &rule.newcomers {
+            action += &format!(", newcomers {newcomers}");
+        }
         if rule.before_bans {
             action += ", before bans";
         }

@@ -475,6 +475,9 @@ pub struct Rule {
     /// `pass`, `drop` or `limit`.
     pub action: String,
     pub limits: Vec<Limit>,
+    /// How many packets of sources without a bucket it takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newcomers: Option<String>,
     pub before_bans: bool,
 }
 

@@ -37,6 +37,7 @@ fn rule(rule: &policy::Rule) -> Rule {
         to: rule.to.as_ref().map(|to| to.written.clone()),
         action,
         limits,
+        newcomers: rule.newcomers.as_ref().map(|rate| rate.text.clone()),
         before_bans: rule.before_bans,
     }
 }

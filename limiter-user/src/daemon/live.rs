@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use limiter_common::abi::{Description, Geometry, METER_LONE, Meter, PACKETS, WAYS};
+use limiter_common::abi::{Description, Geometry, METER_LONE, METER_NEWCOMERS, Meter, PACKETS, WAYS};
 use limiter_common::judge::network_key;
 use limiter_common::packet::{Family, Kind, Packet, Shape, Spared};
 use limiter_common::verdict::Verdict;
@@ -47,7 +47,8 @@ pub fn judge(
         .meters
         .values()
         .map(|(_, meter)| meter)
-        .filter(is_lone)
+        // Who has a bucket is no newcomer.
+        .filter(|meter| is_lone(meter) && meter.flags & METER_NEWCOMERS == 0)
         .map(|meter| (meter.id, lone_words(meter.slot)))
         .collect();
     // Of these each packet finds what is there now, not what the packets before it left.

@@ -56,6 +56,7 @@ impl Core {
             ));
         }
         warnings.extend(self.fell_back.clone());
+        warnings.extend(self.datapath.iter().flat_map(|datapath| datapath.troubles()));
         let overrides = self.overrides();
         warnings.extend(overrides.iter().map(|found| {
             format!(

@@ -28,6 +28,7 @@ pub struct Host {
     lone: Vec<[Cell<u64>; 8]>,
     filter: Vec<[Cell<u64>; 8]>,
     rows: Vec<Row>,
+    proven: BTreeSet<[u64; 2]>,
     ban_sources: BTreeMap<[u64; 2], Ban>,
     /// By length and address of the prefix.
     ban_prefixes: BTreeMap<(u32, u128), Ban>,
@@ -56,6 +57,7 @@ impl Host {
             lone: vec![<[Cell<u64>; 8]>::default(); lone::COUNT],
             filter: vec![<[Cell<u64>; 8]>::default(); filter::lines(geometry.sets) as usize],
             rows: rows.to_vec(),
+            proven: BTreeSet::new(),
             ban_sources: BTreeMap::new(),
             ban_prefixes: BTreeMap::new(),
             interface: Cell::new(0),
@@ -91,6 +93,11 @@ impl Host {
         } else {
             self.ban_prefixes.insert((u32::from(length), bits), ban);
         }
+    }
+
+    /// A source has completed a TCP handshake.
+    pub fn prove(&mut self, source: IpAddr) {
+        self.proven.insert(source_key(source));
     }
 
     /// Lifts all bans.
@@ -154,10 +161,7 @@ impl Host {
 
     /// Puts a bucket into the table, as it is; false when its set is full.
     pub fn put(&self, bucket: &Bucket) -> bool {
-        let bits = match bucket.network {
-            IpAddr::V4(address) => u128::from(address.to_ipv6_mapped()),
-            IpAddr::V6(address) => u128::from(address),
-        };
+        let bits = bits_of(bucket.network);
         let tag = hash::tag(hash::network(self, (bits >> 64) as u64, bits as u64), bucket.meter);
         let Some(set) = self.sets.get(hash::set_index(self, tag) as usize) else { return false };
         let Some(way) = set.tags.iter().position(|found| found.get() == 0) else { return false };
@@ -196,6 +200,20 @@ impl Host {
     pub fn place(&self, tables: &PolicyTables, destination: [u64; 2]) -> u8 {
         place::class(&tables.header, &tables.places, || self.interface.get(), || destination, |number| number)
     }
+}
+
+/// The 128 bits of an address as a source.
+fn bits_of(source: IpAddr) -> u128 {
+    match source {
+        IpAddr::V4(address) => u128::from(address.to_ipv6_mapped()),
+        IpAddr::V6(address) => u128::from(address),
+    }
+}
+
+/// See [`ban::source_key`].
+pub fn source_key(source: IpAddr) -> [u64; 2] {
+    let bits = bits_of(source);
+    ban::source_key((bits >> 64) as u64, bits as u64)
 }
 
 impl Keys for &Host {
@@ -251,6 +269,10 @@ impl<'a> Engine for &'a Host {
         let holds =
             |(length, prefix): &(u32, u128)| (address ^ prefix).checked_shr(128 - length).unwrap_or(0) == 0;
         self.ban_prefixes.iter().rev().find(|(prefix, _)| holds(prefix)).map(|(_, ban)| *ban)
+    }
+
+    fn is_proven(self, key: [u64; 2]) -> bool {
+        self.proven.contains(&key)
     }
 
     fn evicted(self) {

@@ -22,11 +22,11 @@ use limiter_common::event::Event;
 use limiter_common::judge::{self, Engine, Ruling};
 use limiter_common::packet::Packet;
 use limiter_common::place;
-use limiter_common::verdict::{OUTCOMES, Verdict};
+use limiter_common::verdict::{OUTCOMES, Outcome, Verdict};
 use serde::{Deserialize, Serialize};
 
 pub use error::Error;
-pub use host::Host;
+pub use host::{Host, source_key};
 pub use kernel::Kernel;
 pub use twin::Twin;
 
@@ -248,7 +248,10 @@ impl Explanation {
             let found = judge::bucket_of(before, tables, &judged, meter);
             (id_of(meter), found.map(|(words, description)| Bucket::new(&description, words)))
         });
-        let refuses = is_limited && ruling.outcome.verdict() == Verdict::Drop;
+        // A newcomer is refused before any of them.
+        let refuses = is_limited
+            && ruling.outcome.verdict() == Verdict::Drop
+            && ruling.outcome != Outcome::DropNewcomer;
         Self {
             ruling,
             limits: limits.collect(),
@@ -350,6 +353,11 @@ pub trait Datapath: Send {
 
     /// Every described bucket that is not full, read live through the mapping.
     fn buckets(&self, visit: &mut dyn FnMut(Bucket)) -> Result<(), Error>;
+
+    /// What does not work as it should, in sentences for `status`.
+    fn troubles(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// The words, by unit, of the one bucket of the meter in that slot.
     fn lone_words(&self, slot: u32) -> [u64; 2];

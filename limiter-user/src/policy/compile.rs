@@ -1,9 +1,10 @@
 //! From a valid policy and a host to the kernel's tables.
 
 use limiter_common::abi::{
-    self, ABI_VERSION, BYTES, Embedded, HAS_BYTES, HAS_DESTINATIONS, HAS_INTERFACES, HAS_PENALTIES, HAS_SETS,
-    HAS_SOURCE_PORTS, HAS_V6_PREFIXES, MALFORMED_PASSES, MAX_DESTINATIONS, MAX_METERS, MAX_RULES, METER_LONE,
-    Meter, PolicyTables, RULE_BEFORE_BANS, RULE_COARSE, action,
+    self, ABI_VERSION, BYTES, Embedded, HAS_BYTES, HAS_DESTINATIONS, HAS_INTERFACES, HAS_NEWCOMERS,
+    HAS_PENALTIES, HAS_SETS, HAS_SOURCE_PORTS, HAS_V6_PREFIXES, MALFORMED_PASSES, MAX_DESTINATIONS,
+    MAX_METERS, MAX_RULES, METER_LONE, METER_NEWCOMERS, Meter, PolicyTables, RULE_BEFORE_BANS, RULE_COARSE,
+    RULE_NEWCOMERS, action,
 };
 
 use super::{
@@ -11,8 +12,8 @@ use super::{
     compiled::{Compiled, HostFacts, MeterInfo, RateInfo, RuleInfo, Slots},
     diagnostic::{Diagnostic, Report},
     image,
-    meters::PlannedMeter,
-    model::{Action, Policy, Verdict},
+    meters::{Kind, PlannedMeter},
+    model::{Action, Policy, Scope, Verdict},
     prefixes::MAPPED,
     rate::{Rate, TICKS_PER_SECOND, Unit},
     slots,
@@ -66,7 +67,8 @@ fn build(policy: &Policy, host: &HostFacts<'_>, report: &mut Report) -> Option<C
 
     let claiming = plan.meters.list.iter().filter(|meter| !meter.is_lone());
     let fills: Vec<u64> = claiming.map(PlannedMeter::longest_fill).collect();
-    let mut budgets = match budgets(&fills, host.buckets) {
+    let has_newcomers = plan.meters.newcomers.iter().any(Option::is_some);
+    let mut budgets = match budgets(&fills, host.buckets, has_newcomers) {
         Ok(budgets) => budgets.into_iter(),
         Err(TooSmall { needed }) => {
             report.error(
@@ -201,7 +203,11 @@ fn encode(planned: &PlannedMeter, claims: abi::Rate, slot: u32) -> Meter {
         width_v4: planned.widths.ipv4,
         width_v6: planned.widths.ipv6,
         scale: planned.longest_fill().max(1).ilog2() as u8,
-        flags: if planned.is_lone() { METER_LONE } else { 0 },
+        flags: match planned.kind {
+            Kind::Limit(Scope::Rule) => METER_LONE,
+            Kind::Newcomers => METER_LONE | METER_NEWCOMERS,
+            Kind::Limit(_) => 0,
+        },
         reserved: [0; 4],
     }
 }
@@ -214,7 +220,7 @@ fn describe(planned: &PlannedMeter, meter: &Meter) -> MeterInfo {
         slot: meter.slot,
         limit: planned.limit.clone(),
         rules: planned.rules.clone(),
-        scope: planned.scope.to_string(),
+        scope: planned.kind.to_string(),
         observing: planned.observing,
         packets: planned.rates[abi::PACKETS].as_ref().map(info),
         bytes: planned.rates[abi::BYTES].as_ref().map(info),
@@ -262,6 +268,11 @@ fn fill_rules(
         };
         if is_coarse && !meters.is_empty() {
             entry.flags |= RULE_COARSE;
+        }
+        if let Some(Some(newcomers)) = policy.plan.meters.newcomers.get(index) {
+            entry.newcomers = *newcomers as u8;
+            entry.flags |= RULE_NEWCOMERS;
+            tables.header.flags |= HAS_NEWCOMERS;
         }
         if info.before_bans {
             entry.flags |= RULE_BEFORE_BANS;

@@ -247,6 +247,10 @@ fn mode(rule: &Rule) -> &'static str {
     if rule.observe { "observe" } else { "enforce" }
 }
 
+fn newcomers(rule: &Rule) -> &str {
+    rule.newcomers.as_ref().map_or("", |rate| &rate.text)
+}
+
 fn expires(rule: &Rule) -> String {
     rule.expires.map_or_else(|| "never".to_owned(), |at| humantime::format_rfc3339_seconds(at).to_string())
 }
@@ -256,7 +260,11 @@ fn summary(rule: &Rule) -> String {
     let by = rule.interfaces.as_ref().map_or_else(String::new, |names| format!(" by {}", listed(names)));
     let dest = rule.dest.as_ref().map_or_else(String::new, |dest| format!(" at {}", listed(&dest.written)));
     let penalty = rule.penalty.as_ref().map_or_else(String::new, |_| format!(", penalty {}", penalty(rule)));
-    format!("{mode}from {}{by} to {}{dest}: {}{penalty}", from(rule), to(rule), action(rule))
+    let newcomers = match newcomers(rule) {
+        "" => String::new(),
+        rate => format!(", newcomers {rate}"),
+    };
+    format!("{mode}from {}{by} to {}{dest}: {}{penalty}{newcomers}", from(rule), to(rule), action(rule))
 }
 
 fn rule_changes(old: &Rule, new: &Rule) -> Vec<String> {
@@ -268,6 +276,7 @@ fn rule_changes(old: &Rule, new: &Rule) -> Vec<String> {
         changed("dest", &dest(old), &dest(new)),
         changed("", &action(old), &action(new)),
         changed("penalty", &penalty(old), &penalty(new)),
+        changed("newcomers", &newcomers(old), &newcomers(new)),
         changed("mode", &mode(old), &mode(new)),
         changed("judged", &before(old), &before(new)),
         changed("expires", &expires(old), &expires(new)),

@@ -3,6 +3,8 @@
 //! Limits of one name and one scope share a meter, packets and bytes together. Its id is a hash of the names
 //! and never of the numbers, so a changed number keeps every bucket; enforcing and observing never share.
 
+use std::fmt;
+
 use limiter_common::abi::{MAX_METERS, MAX_METERS_PER_RULE};
 use sha2::{Digest, Sha256};
 
@@ -12,6 +14,23 @@ use super::{
     rate::Rate,
 };
 
+/// What a meter is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Limit(Scope),
+    /// A rule's budget for sources without a bucket.
+    Newcomers,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Limit(scope) => scope.fmt(f),
+            Self::Newcomers => f.write_str("newcomers"),
+        }
+    }
+}
+
 /// A meter before it has a place on a host.
 #[derive(Clone, Debug)]
 pub(super) struct PlannedMeter {
@@ -19,7 +38,7 @@ pub(super) struct PlannedMeter {
     pub limit: Option<String>,
     /// Rules that charge it; `""` is the `[default]`.
     pub rules: Vec<String>,
-    pub scope: Scope,
+    pub kind: Kind,
     /// Prefix lengths of its keys; zeros where there is but one bucket.
     pub widths: Widths,
     pub observing: bool,
@@ -35,17 +54,22 @@ pub(super) struct Meters {
     pub list: Vec<PlannedMeter>,
     /// By rule of the tables: the `[default]` first, then the rules in file order.
     pub of_rules: Vec<Vec<u16>>,
+    /// The budget for newcomers of each, likewise.
+    pub newcomers: Vec<Option<u16>>,
 }
+
+/// Networks that share a budget for newcomers evenly.
+const NETWORKS: Widths = Widths { ipv4: 16, ipv6: 32 };
 
 impl PlannedMeter {
     /// Whether all its packets share one bucket, which is not in the table.
     pub fn is_lone(&self) -> bool {
-        self.scope == Scope::Rule
+        matches!(self.kind, Kind::Limit(Scope::Rule) | Kind::Newcomers)
     }
 
     /// Whether this is the meter per source of a rule's limits written in place.
     pub fn is_own_of(&self, rule: &str) -> bool {
-        self.scope == Scope::Source && self.parts[0] == "rule" && self.parts[1] == rule
+        self.kind == Kind::Limit(Scope::Source) && self.parts[0] == "rule" && self.parts[1] == rule
     }
 
     /// Ticks an empty bucket takes to fill, at most.
@@ -55,6 +79,22 @@ impl PlannedMeter {
 }
 
 impl Meters {
+    /// The place of a meter like this one, which is added if there is none. `None` when its identity is another's by
+    /// chance, which is reported.
+    fn place(&mut self, what: PlannedMeter, rule: &str, report: &mut Report) -> Option<u16> {
+        let id = identity(&what.parts);
+        let known = self.list.iter().position(|meter| meter.id == id);
+        if id == 0 || known.is_some_and(|index| self.list[index].parts != what.parts) {
+            refuse_clash(&what.place, rule, report);
+            return None;
+        }
+        let index = known.unwrap_or_else(|| {
+            self.list.push(PlannedMeter { id, ..what });
+            self.list.len() - 1
+        });
+        Some(index as u16)
+    }
+
     /// A packet that one source may not send is not charged to what it shares with others.
     fn narrowest_first(&self, of_rule: &mut [u16]) {
         of_rule.sort_by_key(|meter| {
@@ -97,6 +137,30 @@ pub(super) fn plan(default: &Defaults, rules: &[Rule], report: &mut Report) -> M
         of_rules.push(own);
     }
     meters.of_rules = of_rules;
+    meters.newcomers = vec![None];
+    for rule in rules {
+        let budget = rule.newcomers.as_ref().and_then(|rate| {
+            let identity = Identity {
+                owner: "newcomers",
+                name: &rule.name,
+                scope: "newcomers",
+                observing: rule.observe,
+            };
+            let what = PlannedMeter {
+                id: 0,
+                limit: None,
+                rules: vec![rule.name.clone()],
+                kind: Kind::Newcomers,
+                widths: NETWORKS,
+                observing: rule.observe,
+                rates: [Some(rate.clone()), None],
+                place: rule.place.clone(),
+                parts: identity.parts(),
+            };
+            meters.place(what, &rule.name, report)
+        });
+        meters.newcomers.push(budget);
+    }
     if meters.list.len() > MAX_METERS {
         let place = &meters.list[MAX_METERS].place;
         report.error(
@@ -138,51 +202,50 @@ fn add(
         Scope::Source | Scope::Prefix(_) => format!("source/{},{}", widths.ipv4, widths.ipv6),
         Scope::Rule => limit.scope.to_string(),
     };
-    let mode = if observing { "observe" } else { "enforce" };
-    let parts = [owner.to_owned(), name.to_owned(), scope, mode.to_owned()];
-    let id = identity(&parts);
-    let unit = limit.rate.unit.index();
-    let index = match meters.list.iter().position(|meter| meter.id == id) {
-        Some(index) if meters.list[index].parts == parts => index,
-        Some(_) => {
-            refuse_clash(limit, rule, report);
-            return;
-        }
-        None if id == 0 => {
-            refuse_clash(limit, rule, report);
-            return;
-        }
-        None => {
-            meters.list.push(PlannedMeter {
-                id,
-                limit: limit.name.clone(),
-                rules: Vec::new(),
-                scope: limit.scope,
-                widths,
-                observing,
-                rates: [None, None],
-                place: limit.place.clone(),
-                parts,
-            });
-            meters.list.len() - 1
-        }
+    let parts = Identity { owner, name, scope: &scope, observing }.parts();
+    let what = PlannedMeter {
+        id: 0,
+        limit: limit.name.clone(),
+        rules: Vec::new(),
+        kind: Kind::Limit(limit.scope),
+        widths,
+        observing,
+        rates: [None, None],
+        place: limit.place.clone(),
+        parts,
     };
-    let meter = &mut meters.list[index];
-    meter.rates[unit] = Some(limit.rate.clone());
+    let Some(index) = meters.place(what, rule, report) else { return };
+    let meter = &mut meters.list[usize::from(index)];
+    meter.rates[limit.rate.unit.index()] = Some(limit.rate.clone());
     note_user(meter, rule);
-    let index = index as u16;
     if !of_rule.contains(&index) {
         of_rule.push(index);
     }
 }
 
-fn refuse_clash(limit: &Limit, rule: &str, report: &mut Report) {
+fn refuse_clash(place: &Place, rule: &str, report: &mut Report) {
     let of = if rule.is_empty() { "`[default]`".to_owned() } else { format!("rule `{rule}`") };
     report.error(
-        &limit.place,
+        place,
         format!("a limit of {of} and another one would share their buckets by chance"),
         "name one of them anew: put it under `[limits]`, or rename it there",
     );
+}
+
+/// What makes a meter the one it is.
+struct Identity<'a> {
+    /// What it belongs to: a kind, and its name.
+    owner: &'a str,
+    name: &'a str,
+    scope: &'a str,
+    observing: bool,
+}
+
+impl Identity<'_> {
+    fn parts(&self) -> [String; 4] {
+        let mode = if self.observing { "observe" } else { "enforce" };
+        [self.owner, self.name, self.scope, mode].map(str::to_owned)
+    }
 }
 
 /// First four bytes of SHA-256 over length-prefixed parts.

@@ -179,6 +179,8 @@ pub struct Rule {
     pub action: Action,
     /// Only with limits, one of which is per source and the rule's own.
     pub penalty: Option<Penalty>,
+    /// Beside limits: how many packets of sources without a bucket it takes.
+    pub newcomers: Option<Rate>,
     /// Counts what it would drop; judgement goes on below.
     pub observe: bool,
     /// Part of the lifeline: judged before bans.

@@ -250,6 +250,18 @@ impl Rate {
         Ok(rate)
     }
 
+    /// A budget for newcomers: a second's worth at once, and eight at least, of which a network's share is one.
+    pub(super) fn of_newcomers(text: &str) -> Result<Self, BadNumber> {
+        let (unit, ticks_per_unit) = parse_rate(text)?;
+        if unit == Unit::Bytes {
+            return bad(
+                format!("`{text}` counts bytes, and newcomers are packets"),
+                "write `newcomers = \"50k/s\"`",
+            );
+        }
+        Self::new(text, Some(default_burst(unit, ticks_per_unit).max(8)))
+    }
+
     /// So many per cent of the rate and of the burst, which stays at least one packet, or what is left of 16 KiB.
     pub(super) fn scaled(&self, percent: u32) -> Result<Self, BadNumber> {
         let text = format!("{percent} % of {}", self.text);

@@ -53,9 +53,14 @@ fn cases() -> Vec<Case> {
         ),
         case("the same, penalised", policies::penalised(), 0, ""),
         case("one source within its limit", policies::limited("100M/s", 100_000_000), 0, ""),
+        case("the same, and within its /24's", policies::limited_with_prefix("60M/s"), 0, ""),
+        case("one rule's limit, over it", policies::limited_by_rule("50/s"), 0, ""),
+        case("one rule's limit, within it", policies::limited_by_rule("60M/s"), 0, ""),
         case("2^16 random sources, each may claim", policies::limited("1000/s", 1), 0xffff, ""),
         case("2^24 random sources, each may claim", policies::limited("1000/s", 1), SOURCES_2_24, "280"),
         case("2^24 random sources, claims spent", policies::limited("1/m", 1), SOURCES_2_24, "200"),
+        case("the same, newcomers spent", policies::with_newcomers("1k/s"), SOURCES_2_24, ""),
+        case("the same, newcomers within their budget", policies::with_newcomers("50M/s"), ALL_SOURCES, ""),
         case("random sources dropped by a rule", policies::drop_all(), ALL_SOURCES, ""),
         case(
             "random sources, 100 000 prefixes",
@@ -112,25 +117,33 @@ const XDP_DROP: u32 = 1;
 pub fn two_cpus() {
     let mut section = Section::new(
         "Two CPUs",
-        "Packets per second of two CPUs over those of one, both on one source over its limit: nothing is written \
-         that the two share.",
-        &["program", "two CPUs over one"],
+        "Packets per second of two CPUs over those of one, both on one source over its limit, or over a limit of the \
+         rule, whose one word all CPUs read: nothing is written that the two share. Beside the empty program in the \
+         same rounds.",
+        &["program", "two CPUs over one", "of what the empty program gets"],
     );
     let mut bench = Bench::open(1 << 20);
-    bench.publish(&policies::limited("50/s", 100));
     bench.randomize(0);
     let frame = frames::udp();
-    let probe = &bench.probe;
-    let scaling = |program: &'static str| {
-        let one = on_cpus(probe, program, &frame, 1);
-        let two = on_cpus(probe, program, &frame, 2);
-        2.0 * one / two
-    };
-    let rounds = in_turns(|| scaling("random_empty"), || scaling("random_guard"));
-    let empty = Spread::of(rounds.iter().map(|(empty, _)| *empty).collect());
-    let guard = Spread::of(rounds.iter().map(|(_, guard)| *guard).collect());
-    section.row(&["empty".to_owned(), empty.to_string()]);
-    section.row(&["limiter (asked: ≥ 1.8 where the empty program has 2)".to_owned(), guard.to_string()]);
+    for (name, policy) in [
+        ("a source over its limit (asked: ≥ 0.9)", policies::limited("50/s", 100)),
+        ("a rule over its limit (asked: ≥ 0.85)", policies::limited_by_rule("50/s")),
+        ("a rule over its limit, 100 000/s of them within", policies::limited_by_rule("100k/s")),
+    ] {
+        bench.publish(&policy);
+        let probe = &bench.probe;
+        let scaling = |program: &'static str| {
+            let one = on_cpus(probe, program, &frame, 1);
+            let two = on_cpus(probe, program, &frame, 2);
+            2.0 * one / two
+        };
+        let rounds = in_turns(|| scaling("random_empty"), || scaling("random_guard"));
+        let empty = Spread::of(rounds.iter().map(|(empty, _)| *empty).collect());
+        let guard = Spread::of(rounds.iter().map(|(_, guard)| *guard).collect());
+        let ratio = Spread::of(rounds.iter().map(|(empty, guard)| guard / empty).collect());
+        section.row(&["the empty program".to_owned(), empty.to_string(), String::new()]);
+        section.row(&[name.to_owned(), guard.to_string(), ratio.to_string()]);
+    }
     section.print();
 }
 

@@ -49,12 +49,41 @@ pub fn penalised() -> Bundle {
     bundle
 }
 
-/// The same with a limit in bytes beside it, in the same bucket.
-pub fn limited_twice() -> Bundle {
+/// The same with other limits, and what the last rule says besides.
+fn limited_by(limits: &str, more: &str) -> Bundle {
     let mut bundle = limited("50/s", 100);
     let text = bundle.files.get_mut("policy.toml").unwrap();
-    *text = text.replace("burst = 100 }", "burst = 100 }, { per = \"source\", rate = \"1 MB/s\" }");
+    let end = text.find("limit = [").unwrap();
+    *text = format!("{}limit = [{limits}]\n{more}\n", &text[..end]);
     bundle
+}
+
+/// With a limit in bytes beside it, in the same bucket.
+pub fn limited_twice() -> Bundle {
+    limited_by(
+        "{ per = \"source\", rate = \"50/s\", burst = 100 }, { per = \"source\", rate = \"1 MB/s\" }",
+        "",
+    )
+}
+
+/// With a limit of its prefix beside it.
+pub fn limited_with_prefix(rate: &str) -> Bundle {
+    limited_by(
+        &format!(
+            "{{ per = \"source\", rate = \"{rate}\" }}, {{ per = \"source/24,48\", rate = \"{rate}\" }}"
+        ),
+        "",
+    )
+}
+
+/// One bucket for everybody.
+pub fn limited_by_rule(rate: &str) -> Bundle {
+    limited_by(&format!("{{ per = \"rule\", rate = \"{rate}\" }}"), "")
+}
+
+/// Slow, with a budget for newcomers.
+pub fn with_newcomers(rate: &str) -> Bundle {
+    limited_by("{ per = \"source\", rate = \"1/m\", burst = 1 }", &format!("newcomers = \"{rate}\""))
 }
 
 /// One set of so many prefixes of /17 … /32 all over IPv4, dropped.

@@ -88,6 +88,9 @@ pub const BANNED: [&str; 10] = [
     "203.0.113.0/24",
 ];
 
+/// Sources that have completed a handshake.
+pub const PROVEN: [&str; 4] = ["10.0.0.1", "192.0.2.1", "2001:db8::1", "2001:db8:8000::1"];
+
 const PORTS: [u16; 12] = [1, 22, 53, 67, 68, 80, 123, 443, 546, 547, 1024, 65535];
 
 const TYPES_V4: [u8; 5] = [0, 3, 8, 11, 255];

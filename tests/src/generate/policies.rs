@@ -154,6 +154,9 @@ fn write_rule(random: &mut Random, text: &mut String, rule: usize, family: &Fami
             if limits.contains("per = \"source\",") && random.one_in(3) {
                 text.push_str("penalty = { after = 2, within = \"15m\", for = \"15m\" }\n");
             }
+            if limits.contains("per = \"source") && random.one_in(4) {
+                text.push_str("newcomers = \"9/15m\"\n");
+            }
         }
     }
     if random.one_in(4) {

@@ -57,6 +57,11 @@ impl Selector {
         self.active().load(Ordering::SeqCst) % POLICY_SLOTS as u32
     }
 
+    /// The slot that comes back, if any does.
+    pub fn waiting(&self) -> u32 {
+        self.fallback().load(Ordering::SeqCst) % POLICY_SLOTS as u32
+    }
+
     /// A slot no packet can come to read: neither in force nor waiting to be again.
     pub fn free(&self, now: u64) -> u32 {
         let waiting = self.pending(now).map(|_| self.fallback().load(Ordering::SeqCst));

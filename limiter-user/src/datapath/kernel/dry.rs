@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use aya::maps::MapData;
 use limiter_common::abi::{Ban, BucketSet, Description, POLICY_SLOTS, Row, WAYS};
 use limiter_common::bucket;
 use limiter_common::hash::Keys;
@@ -14,7 +15,7 @@ use limiter_common::table::{Set, Word};
 
 use super::Kernel;
 use super::bans::BanMaps;
-use super::load;
+use super::load::{self, refused};
 use super::mapped::Mapped;
 use crate::datapath::{Error, Explanation, Way};
 
@@ -41,10 +42,12 @@ impl Kernel {
         };
         let now = [load::coarse_monotonic_ns(), load::monotonic_ns()];
         let bans = self.ban_maps()?;
+        let proven = Proven::try_from(self.map("PROVEN")?).map_err(refused)?;
         let copy = || Copy {
             kernel: self,
             rows,
             bans: &bans,
+            proven: &proven,
             now: now.map(|now| bucket::ticks(now, self.geometry.epoch)),
             written: RefCell::default(),
         };
@@ -52,11 +55,15 @@ impl Kernel {
     }
 }
 
+/// Sources that have completed a TCP handshake.
+type Proven<'a> = aya::maps::HashMap<&'a MapData, [u64; 2], u32>;
+
 /// The kernel's memory, and by address the words that were written since.
 struct Copy<'a> {
     kernel: &'a Kernel,
     rows: &'a [Row],
     bans: &'a BanMaps<'a>,
+    proven: &'a Proven<'a>,
     /// By the coarse clock and the precise one.
     now: [u64; 2],
     written: RefCell<HashMap<usize, u64>>,
@@ -112,6 +119,10 @@ impl<'a> Engine for &'a Copy<'a> {
 
     fn ban_of_prefix(self, high: u64, low: u64) -> Option<Ban> {
         self.bans.of_prefix(high, low)
+    }
+
+    fn is_proven(self, key: [u64; 2]) -> bool {
+        self.proven.get(&key, 0).is_ok()
     }
 
     fn evicted(self) {}

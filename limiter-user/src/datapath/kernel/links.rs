@@ -131,7 +131,8 @@ impl Guard {
     }
 }
 
-fn forget_pin(path: &Path) -> Result<(), Error> {
+/// Removes a pin, which may be gone already.
+pub fn forget_pin(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(Error::io(format!("remove `{}`", path.display()), error))

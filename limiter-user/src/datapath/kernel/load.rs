@@ -25,11 +25,14 @@ pub static PROBE: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_PROBE"));
 /// What guards while somebody traces, on the same maps: see `limiter-ebpf/src/bin/trace.rs`.
 pub static TRACE: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_TRACE"));
 
+/// Marks who is proven: see `limiter-ebpf/src/bin/proof.rs`.
+pub static PROOF: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_PROOF"));
+
 /// Tells how the program's two clocks stand to each other: see `limiter-ebpf/src/bin/clock.rs`.
 static CLOCK: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_CLOCK"));
 
 /// Maps of the object, which are pinned under their names in lower case.
-const MAPS: [&str; 16] = [
+const MAPS: [&str; 17] = [
     "POLICIES",
     "PREFIXES",
     "CONTROL",
@@ -41,6 +44,7 @@ const MAPS: [&str; 16] = [
     "BUDGETS",
     "BANS",
     "BAN_PREFIXES",
+    "PROVEN",
     "COUNTERS",
     "PRESSURE",
     "EVENTS",

@@ -15,6 +15,7 @@ mod load;
 mod mapped;
 mod netlink;
 mod penalties;
+mod proof;
 mod refill;
 mod relax;
 mod sys;
@@ -31,8 +32,9 @@ use aya::maps::{ArrayOfMaps, MapData, PerCpuArray, PerCpuValues, RingBuf};
 use aya::programs::Xdp;
 use ipnet::IpNet;
 use limiter_common::abi::{
-    BYTES, Ban, BucketSet, CROWD_CELLS, Counter, CrowdCell, FAMILIES, FilterLine, Geometry, Header, LoneWord,
-    MAX_RULES, Meter, PACKETS, POLICY_SLOTS, PolicyTables, ROW_BYTES, Row, RuleCounters, WAYS, lone,
+    BYTES, Ban, BucketSet, CROWD_CELLS, Counter, CrowdCell, FAMILIES, FilterLine, Geometry, HAS_NEWCOMERS,
+    Header, LoneWord, MAX_RULES, Meter, PACKETS, POLICY_SLOTS, PolicyTables, ROW_BYTES, Row, RuleCounters,
+    WAYS, lone,
 };
 use limiter_common::event::Event;
 use limiter_common::filter::lines as filter_lines;
@@ -45,6 +47,7 @@ use self::links::Guard;
 pub use self::load::FLOOR;
 use self::load::{refused, refused_program};
 use self::mapped::Mapped;
+use self::proof::Proof;
 use self::sys::Plain;
 use super::{
     Bucket, Datapath, Error, Explanation, Facts, Image, Interface, Mode, Options, Refill, RuleTotals,
@@ -66,6 +69,8 @@ pub struct Kernel {
     live_in_filter: usize,
     crowd: Mapped<CrowdCell>,
     budgets: Mapped<LoneWord>,
+    /// While a policy has newcomers; else, or without, why there is none.
+    proof: Result<Option<Proof>, Error>,
     /// The prefix images by slot, held so that they can be pinned again.
     images: [Option<MapData>; POLICY_SLOTS],
     ring: RingBuf<MapData>,
@@ -92,10 +97,12 @@ impl Kernel {
             live_in_filter: 0,
             crowd: mapped(&ebpf, "CROWD", (limiter_common::abi::MAX_METERS * CROWD_CELLS) as u32)?,
             budgets: mapped(&ebpf, "BUDGETS", lone::COUNT as u32)?,
+            proof: Ok(None),
             images: adopt_images(&options.pin)?,
             ring: events::ring(&options.pin)?,
             ebpf,
         };
+        kernel.keep_proof();
         // Only a published policy is judged by; a guard without one cannot have been left behind.
         let fd = xdp(&mut kernel.ebpf, kernel.program)?.fd().map_err(refused)?;
         for guard in &kernel.guards {
@@ -162,6 +169,23 @@ impl Kernel {
         let tables = self.policies.get(self.slot() as usize);
         // SAFETY: a live value; the slot in force is never written.
         unsafe { (*tables).header }
+    }
+
+    /// Who is proven is asked by the policy in force, by one that waits to be in force again, or not at all.
+    fn keep_proof(&mut self) {
+        let slots = [self.selector.candidate(), self.slot()];
+        let waiting = self.selector.pending(self.now()).map(|_| self.selector.waiting());
+        let is_asked = slots.into_iter().chain(waiting).any(|slot| {
+            // SAFETY: a live value, and only this process writes it, at another time.
+            unsafe { (*self.policies.get(slot as usize)).header }.flags & HAS_NEWCOMERS != 0
+        });
+        match (is_asked, std::mem::replace(&mut self.proof, Ok(None))) {
+            (true, Ok(Some(proof))) => self.proof = Ok(Some(proof)),
+            (true, _) => self.proof = Proof::keep(&self.options).map(Some),
+            (false, Ok(Some(proof))) => proof.end(&self.options.pin),
+            // What an earlier daemon left.
+            (false, _) => Proof::forget(&self.options.pin),
+        }
     }
 
     /// After the last guard ended all pins went too; before anything is guarded again they must be back.
@@ -323,6 +347,7 @@ impl Datapath for Kernel {
         self.selector.put_in_force(slot, until);
         self.relax(&relaxed);
         self.release(&released);
+        self.keep_proof();
         Ok(())
     }
 
@@ -389,6 +414,7 @@ impl Datapath for Kernel {
             self.guards.remove(position).detach(&self.options.pin)?;
         }
         self.ensure_pinned()?;
+        self.keep_proof();
         let program = xdp(&mut self.ebpf, self.program)?.fd().map_err(refused)?;
         let guard = Guard::attach(&self.options.pin, program.as_fd(), interface, mode, replace)?;
         let attached = guard.interface();
@@ -405,6 +431,8 @@ impl Datapath for Kernel {
             .ok_or_else(|| Error::NotAttached { interface: interface.to_owned() })?;
         self.guards.remove(position).detach(&self.options.pin)?;
         if self.guards.is_empty() {
+            // Its pin goes too, and without one it would end with this process.
+            self.proof = Ok(None);
             remove_pins(&self.options.pin)?;
         }
         Ok(())
@@ -467,6 +495,12 @@ impl Datapath for Kernel {
             }
         });
         Ok(())
+    }
+
+    fn troubles(&self) -> Vec<String> {
+        let unproven = self.proof.as_ref().err();
+        let say = |error| format!("no source is proven, so newcomers are all alike: {error}");
+        unproven.map(say).into_iter().collect()
     }
 
     fn lone_words(&self, slot: u32) -> [u64; 2] {

@@ -25,6 +25,7 @@ const BPF_LINK_UPDATE: libc::c_long = 29;
 const BPF_LINK_GET_FD_BY_ID: libc::c_long = 30;
 const BPF_LINK_GET_NEXT_ID: libc::c_long = 31;
 const BPF_LINK_DETACH: libc::c_long = 34;
+const BPF_CGROUP_SOCK_OPS: u32 = 3;
 const BPF_XDP: u32 = 37;
 
 /// User space may map the values of an array.
@@ -88,6 +89,12 @@ fn create_map(name: &[u8; 16], fields: [u32; 6]) -> io::Result<OwnedFd> {
 /// Attaches an XDP program by a link. `flags` are `XDP_FLAGS_*`.
 pub fn link_create(program: BorrowedFd<'_>, index: u32, flags: u32) -> io::Result<OwnedFd> {
     bpf(BPF_LINK_CREATE, &[(0, program.as_raw_fd() as u32), (1, index), (2, BPF_XDP), (3, flags)]).map(owned)
+}
+
+/// Attaches a `sock_ops` program to a cgroup, by a link, beside others that are there.
+pub fn cgroup_link_create(program: BorrowedFd<'_>, cgroup: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let cgroup = cgroup.as_raw_fd() as u32;
+    bpf(BPF_LINK_CREATE, &[(0, program.as_raw_fd() as u32), (1, cgroup), (2, BPF_CGROUP_SOCK_OPS)]).map(owned)
 }
 
 /// Puts another program in the place of a link's, atomically.

@@ -11,8 +11,9 @@ use super::{
 };
 use crate::policy::{
     diagnostic::Report,
-    document::{Keys, Table, Value},
-    model::{Action, Defaults, Rule, Service, Set, Sources, Verdict},
+    document::{Entry, Keys, Table, Value},
+    model::{Action, Defaults, Limit, Rule, Scope, Service, Set, Sources, Verdict},
+    rate::{BadNumber, Rate},
     when::moment,
 };
 
@@ -27,11 +28,12 @@ const KEYS: Keys = Keys {
         "verdict",
         "limit",
         "penalty",
+        "newcomers",
         "mode",
         "before",
         "expires",
     ],
-    later: &["newcomers"],
+    later: &[],
 };
 
 pub(super) fn read(
@@ -72,6 +74,8 @@ pub(super) fn read(
         let expires = table.get("expires").and_then(|entry| expires(&entry.value, report));
         let penalty = table.get("penalty").and_then(|entry| penalties::read(&entry.value, report));
         let action = action(table, &called, named_limits, report);
+        let newcomers =
+            table.get("newcomers").and_then(|entry| newcomers(&entry, &called, action.as_ref(), report));
         let Some(name) = name else { continue };
         let Some(action) = action else {
             rules.add(name, &table.place(), None);
@@ -105,6 +109,7 @@ pub(super) fn read(
             dest,
             action,
             penalty,
+            newcomers,
             observe: observe.unwrap_or(false),
             before_bans: before_bans.unwrap_or(false),
             expires,
@@ -163,6 +168,22 @@ fn action(table: &Table<'_>, called: &str, named_limits: &Limits<'_>, report: &m
             None
         }
     }
+}
+
+fn newcomers(entry: &Entry<'_>, called: &str, action: Option<&Action>, report: &mut Report) -> Option<Rate> {
+    const HELP: &str = "write `newcomers = \"50k/s\"`";
+    let has_buckets = |limits: &[Limit]| limits.iter().any(|limit| limit.scope != Scope::Rule);
+    // Without an action there is a mistake of its own.
+    if action.is_some_and(|action| !matches!(action, Action::Limit(limits) if has_buckets(limits))) {
+        report.error(
+            &entry.key_place(),
+            format!("{called} has `newcomers`, but no limit of which each source has a bucket"),
+            "newcomers are sources without one: write `limit = [{ per = \"source\", rate = \"50/s\" }]` too",
+        );
+    }
+    let text = entry.value.string("`newcomers` is a rate, a string", HELP, report)?;
+    let rate = Rate::of_newcomers(text);
+    rate.map_err(|BadNumber { message, help }| report.error(&entry.value.place(), message, help)).ok()
 }
 
 fn expires(value: &Value<'_>, report: &mut Report) -> Option<SystemTime> {

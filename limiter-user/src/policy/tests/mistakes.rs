@@ -308,20 +308,6 @@ fn leverage_over_one_is_refused_unless_it_is_accepted() {
 }
 
 #[test]
-fn what_comes_later_says_so() {
-    let text = r#"version = 1
-[[rule]]
-name = "a"
-newcomers = "50k/s"
-limit = [{ per = "source", rate = "500/s" }]
-"#;
-    insta::assert_snapshot!(refused(&bundle(text)), @r#"
-    policy.toml:4:1: `newcomers` of a rule is not supported by this version yet
-      remove it
-    "#);
-}
-
-#[test]
 fn prefixes_that_share_a_bucket_have_two_lengths() {
     let limit = |per: &str| {
         format!(
@@ -367,6 +353,51 @@ fn a_floor_is_not_one_bucket_for_everybody() {
       put a limit `per = "rule"` into a rule, the last one for whatever is left
     policy.toml:8:49: two limits per rule in packets cannot be told apart
       name one of them: put it under `[limits]` and write its name here (the first is at policy.toml:8:17)
+    "#);
+}
+
+#[test]
+fn newcomers_are_of_a_limit_and_counted_in_packets() {
+    let text = r#"version = 1
+[limits]
+all = { per = "rule", rate = "1k/s" }
+[[rule]]
+name = "a"
+to = "udp/1"
+verdict = "drop"
+newcomers = "50k/s"
+[[rule]]
+name = "b"
+to = "udp/2"
+limit = ["all"]
+newcomers = "50k/s"
+[[rule]]
+name = "c"
+to = "udp/3"
+limit = ["all", { per = "source/24,48", rate = "50/s" }]
+newcomers = 50
+[[rule]]
+name = "d"
+to = "udp/4"
+limit = [{ per = "source", rate = "50/s" }]
+newcomers = "50 Mbit/s"
+[[rule]]
+name = "e"
+newcomers = "50"
+"#;
+    insta::assert_snapshot!(refused(&bundle(text)), @r#"
+    policy.toml:8:1: rule `a` has `newcomers`, but no limit of which each source has a bucket
+      newcomers are sources without one: write `limit = [{ per = "source", rate = "50/s" }]` too
+    policy.toml:13:1: rule `b` has `newcomers`, but no limit of which each source has a bucket
+      newcomers are sources without one: write `limit = [{ per = "source", rate = "50/s" }]` too
+    policy.toml:18:13: `newcomers` is a rate, a string, not an integer
+      write `newcomers = "50k/s"`
+    policy.toml:23:13: `50 Mbit/s` counts bytes, and newcomers are packets
+      write `newcomers = "50k/s"`
+    policy.toml:24:1: rule `e` says nothing of what happens
+      write `verdict = "pass"`, `verdict = "drop"` or `limit = [{ per = "source", rate = "50/s" }]`
+    policy.toml:26:13: `50` is not a rate: it has no `/`
+      write a count like `50/s`, `2k/s`, `10/m`, `5/15m`, or bytes like `50 Mbit/s`, `1 MB/s`
     "#);
 }
 

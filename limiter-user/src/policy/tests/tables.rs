@@ -228,6 +228,48 @@ limit = ["all", { per = "rule", rate = "1/10d" }]
 }
 
 #[test]
+fn newcomers_have_a_budget_of_their_own() {
+    let text = r#"version = 1
+[[rule]]
+name = "a"
+to = "udp"
+limit = [{ per = "source/24,48", rate = "50/s" }, { per = "source", rate = "10/s" }]
+newcomers = "50k/s"
+[[rule]]
+name = "b"
+mode = "observe"
+limit = [{ per = "source", rate = "10/s" }]
+newcomers = "1/m"
+"#;
+    let with = compiled(&valid(text).policy, &Slots::default());
+    assert_ne!(with.tables.header.flags & abi::HAS_NEWCOMERS, 0);
+    let budget = |rule: usize| {
+        let rule = &with.tables.rules[rule];
+        assert_ne!(rule.flags & abi::RULE_NEWCOMERS, 0);
+        let index = usize::from(rule.newcomers);
+        (with.meters[index].scope.clone(), with.meters[index].rules.join("+"), with.tables.meters[index])
+    };
+    let (scope, rules, meter) = budget(1);
+    assert_eq!((scope.as_str(), rules.as_str()), ("newcomers", "a"));
+    assert_eq!((meter.width_v4, meter.width_v6), (16, 32));
+    assert_eq!(meter.flags, abi::METER_LONE | abi::METER_NEWCOMERS);
+    // A second's worth at once; 64 ticks a nanosecond.
+    assert_eq!((meter.rates[PACKETS].multiplier, meter.rates[PACKETS].burst), (1_280_000, 50_000));
+    assert_eq!(meter.rates[BYTES], abi::Rate::default());
+    // At least eight, so that an eighth is one.
+    assert_eq!(budget(2).2.rates[PACKETS].burst, 8);
+    assert_eq!(with.rules[1].meters.len(), 2, "it is none of the limits");
+    // An eighth more is kept for proven sources, and comes out of the same part of the table.
+    let without = text.replace("newcomers", "# newcomers");
+    let without = compiled(&valid(&without).policy, &Slots::default());
+    assert_eq!(without.tables.header.flags & abi::HAS_NEWCOMERS, 0);
+    let claims =
+        |compiled: &Compiled| compiled.meters.iter().map(|meter| meter.claims_per_second).sum::<f64>();
+    let ratio = claims(&without) / claims(&with);
+    assert!((1.124..1.126).contains(&ratio), "{ratio}");
+}
+
+#[test]
 fn places_survive_and_retired_ones_are_told_when_taken() {
     let policy = |count: usize, prefix: &str| {
         let rules = (0..count).map(|i| {
