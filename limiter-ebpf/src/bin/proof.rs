@@ -32,11 +32,11 @@ mod program {
 
     #[inline(always)]
     fn mark(ops: *mut bpf_sock_ops) {
-        // SAFETY: the context is the kernel's. It translates loads of single words only, so none may be joined.
         let word = |index: usize| {
-            u64::from(u32::from_be(unsafe {
-                core::ptr::read_volatile((&raw const (*ops).remote_ip6).cast::<u32>().add(index))
-            }))
+            // SAFETY: the context is the kernel's. It translates loads of single words only, so none may be joined.
+            let word =
+                unsafe { core::ptr::read_volatile((&raw const (*ops).remote_ip6).cast::<u32>().add(index)) };
+            u64::from(u32::from_be(word))
         };
         // SAFETY: as above.
         let (family, v4) = unsafe {
