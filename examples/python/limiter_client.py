@@ -78,7 +78,7 @@ class Limiter:
                actual_cost=None, result=None):
         """Settles a check with the same arguments: `actual_cost`, or `result` "success" or "failure".
 
-        True when it was settled; False leaves the charge as it was.
+        True when it was settled. False: the charge stays as it was, or limiterd went away before it said.
         """
         headers = self._headers(client, method, uri, api_key, account, user, plan, cost)
         if actual_cost is not None:
@@ -86,7 +86,8 @@ class Limiter:
         if result is not None:
             headers["Limiter-Result"] = result
         try:
-            return self._ask("POST", "/v1/report", headers).status == 204
+            # Never sent twice: a report that was heard and not answered would give back twice.
+            return self._once("POST", "/v1/report", headers).status == 204
         except (OSError, http.client.HTTPException):
             return False
 
@@ -108,7 +109,8 @@ class Limiter:
         try:
             return self._once(verb, target, headers)
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
-            # The kept connection was closed before the question: nothing was charged.
+            # The kept connection was closed, as a rule before the question. Otherwise it is charged twice, which
+            # refuses too early and admits nobody too many.
             return self._once(verb, target, headers)
 
     def _once(self, verb, target, headers):

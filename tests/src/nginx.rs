@@ -23,6 +23,10 @@ pub struct Setup {
     pub open: bool,
     /// nginx stands behind a load balancer and passes on what that says.
     pub behind_balancer: bool,
+    /// More lines for the question's location.
+    pub more: &'static str,
+    /// The recipe's own 50 ms instead of what a loaded machine needs.
+    pub short_timeouts: bool,
 }
 
 pub struct Nginx {
@@ -43,15 +47,18 @@ impl Nginx {
             check =
                 check.replace("Limiter-Client $remote_addr;", "Limiter-Client $proxy_add_x_forwarded_for;");
         }
+        let end = "    proxy_read_timeout 50ms;\n";
+        check = check.replace(end, &format!("{end}{}\n", setup.more));
         let mut open_location = String::new();
         if setup.open {
             let open = recipes().join("limiter-open.conf");
-            let end = "    proxy_read_timeout 50ms;\n";
             check = check.replace(end, &format!("{end}    include {};\n", open.display()));
             open_location = format!("include {};", recipes().join("limiter-open-location.conf").display());
         }
         // The recipe's timeouts are for production; a loaded test machine may pause for longer.
-        let check = check.replace("50ms;", "5s;");
+        if !setup.short_timeouts {
+            check = check.replace("50ms;", "5s;");
+        }
         let check_file = directory.path().join("check.conf");
         fs::write(&check_file, check).expect("the recipe is written");
         let config = format!(
@@ -62,7 +69,8 @@ impl Nginx {
                client_body_temp_path {here}/body; proxy_temp_path {here}/proxy; fastcgi_temp_path {here}/f;
                uwsgi_temp_path {here}/u; scgi_temp_path {here}/s;
                upstream limiter {{ server unix:{socket}; keepalive 16; }}
-               server {{ listen 127.0.0.1:{backend}; location / {{ return 200 'through'; }} }}
+               server {{ listen 127.0.0.1:{backend}; location / {{ return 200 'through'; }}
+                 location = /v1/search/missing {{ return 404 'missing'; }} }}
                server {{
                  listen 127.0.0.1:{port};
                  include {check};

@@ -72,6 +72,53 @@ fn forged_headers_gain_nothing() {
     assert_eq!((reply.status, reply.number("ratelimit-limit")), (200, 6000));
 }
 
+/// The policies that `check-policy` warns of, with the lines that it asks for.
+#[test]
+fn headers_of_the_policys_own_are_set_as_well() {
+    let text = POLICY
+        .replace("name = \"open\"\n", "name = \"open\"\ncost = { header = \"Limiter-Weight\", max = 50 }\n")
+        .replace(
+            "{ per = \"source\", rate = \"1000/m\" }",
+            "{ per = \"header:limiter-tenant | source\", rate = \"30/m\" }",
+        );
+    let served = Served::embedded(&text);
+    let forge = |setup: Setup| {
+        let nginx = Nginx::start(&served.socket(), setup);
+        let ask = |attempt: u32| {
+            let tenant = format!("tenant-{}-{attempt}", setup.more.len());
+            let forged = [("Limiter-Tenant", tenant.as_str()), ("Limiter-Weight", "0")];
+            get(&nginx, "/v1/open", &forged).status == 200
+        };
+        (0..60).filter(|attempt| ask(*attempt)).count()
+    };
+    let more = "proxy_set_header limiter-tenant \"\"; proxy_set_header limiter-weight \"\";";
+    assert_eq!(forge(Setup { more, ..Setup::default() }), 30);
+    assert_eq!(forge(Setup::default()), 60, "this test could not fail");
+}
+
+#[test]
+fn an_error_of_the_service_keeps_the_headers() {
+    let served = Served::embedded(POLICY);
+    let nginx = Nginx::start(&served.socket(), Setup::default());
+    let reply = get(&nginx, "/v1/search/missing", &[]);
+    assert_eq!((reply.status, reply.number("ratelimit-remaining")), (404, 29), "{}", nginx.log());
+}
+
+/// Connections are taken and never answered, as by a stopped process.
+#[test]
+fn a_stalled_limiterd_is_waited_for_in_vain() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("stalled.sock");
+    let _stalled = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let closed = Nginx::start(&socket, Setup { short_timeouts: true, ..Setup::default() });
+    assert_eq!(get(&closed, "/v1/search/x", &[]).status, 500);
+    assert!(closed.log().contains("upstream timed out"), "{}", closed.log());
+    let open = Nginx::start(&socket, Setup { short_timeouts: true, open: true, ..Setup::default() });
+    let reply = get(&open, "/v1/search/x", &[]);
+    assert_eq!((reply.status, reply.body.as_str()), (200, "through"), "{}", open.log());
+    assert!(open.log().contains("upstream timed out"), "{}", open.log());
+}
+
 #[test]
 fn behind_a_balancer_the_client_is_whom_the_balancer_saw() {
     // The balancer is this test: its address is trusted.

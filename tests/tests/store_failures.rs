@@ -19,7 +19,7 @@ use limiter_user::requests::key::Secret;
 use limiter_user::requests::limit::{Algorithm, Limit};
 use limiter_user::requests::publish::{Occasion, Publication};
 use limiter_user::requests::redis::{Address, LinkState, Password, RedisConfig, RedisStore, Tls, acl_rules};
-use limiter_user::requests::store::{Charge, Mode, PlanStore, Store, StoreError};
+use limiter_user::requests::store::{Charge, Mode, PlanRecord, PlanStore, Store, StoreError};
 use tokio::time::timeout;
 
 /// Far more than anything here takes; only a hang exceeds it.
@@ -110,6 +110,18 @@ async fn a_frozen_server_opens_the_breaker_and_a_thawed_one_closes_it() {
     };
     // What was on its way may have been charged, once each, and nothing was sent twice.
     assert!((100 - 1 - timeouts..=99).contains(&remaining), "{remaining}");
+}
+
+#[tokio::test]
+async fn a_keys_plan_has_the_deadline_of_a_decision() {
+    let server = RedisServer::start(&[]);
+    let store = started(&server).await;
+    let record = PlanRecord::Plan("pro".into());
+    store.set_plan(&fresh(), Some(&record)).await.unwrap();
+    server.freeze();
+    // A request with a key nobody has asked about waits for this.
+    let error = timeout(PATIENCE, store.plan(&fresh())).await.expect("an answer").unwrap_err();
+    assert_eq!(error, StoreError::Timeout(Duration::from_millis(5)));
 }
 
 #[tokio::test]

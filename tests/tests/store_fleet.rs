@@ -135,6 +135,16 @@ async fn hosts_count_each_other_and_an_outage_changes_nothing() {
         fleet.iter().map(|(instances, _)| instances.known().map_or(0, |known| known.get())).collect()
     };
     until(async || known(&fleet) == [3, 3, 3]).await;
+    // Emptied between two heartbeats, long after the first answer: whoever beats first finds nobody else.
+    tokio::time::sleep(Duration::from_secs(16)).await;
+    for _ in 0..3 {
+        server.run::<()>(&["FLUSHALL"]);
+        until(async || {
+            assert_eq!(known(&fleet), [3, 3, 3]);
+            server.run::<u32>(&["ZCARD", "test:meta:{fleet}:instances"]) == 3
+        })
+        .await;
+    }
     server.kill();
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(known(&fleet), [3, 3, 3]);

@@ -1,8 +1,9 @@
 //! How many hosts share the store: each says every two seconds that it is there.
 //!
 //! The number divides the limits while the store is away, so it must not shrink because of an outage. It rises at
-//! once. It falls only after the store has answered without a break for longer than a host takes to be missed:
-//! the first host to come back after an outage finds the others' heartbeats gone, and must not think it is alone.
+//! once. It falls only to what was heard without a break for longer than a host takes to be missed: the heartbeats
+//! are gone after an outage, and after a flush, a restart or a step of the clock that no host noticed as one, and the
+//! first to beat then must not think it is alone.
 
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use super::store::StoreError;
 
 static BEAT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redis/lua/heartbeat.lua").into()));
 
-/// A host that is missed this long after the store's answers began is really gone.
+/// A host that is missed in every answer for so long is really gone.
 const UNBROKEN: Duration = Duration::from_secs(GONE_AFTER.as_secs() + 2 * HEARTBEAT.as_secs() + 1);
 
 /// Says that this host is there until it is dropped.
@@ -90,28 +91,33 @@ impl RedisStore {
 #[derive(Debug)]
 struct Count {
     counts: u32,
-    answers_since: Option<Instant>,
+    /// Since when every answer was lower, and the highest of them.
+    lower: Option<(Instant, u32)>,
 }
 
 impl Count {
     /// `known`: the number from before, 0 for none.
     fn new(known: u32) -> Self {
-        Self { counts: known, answers_since: None }
+        Self { counts: known, lower: None }
     }
 
     /// The number to use from now on, if it is another. `heard`: the store's, or `None` without an answer.
     fn heard(&mut self, heard: Option<u32>, now: Instant) -> Option<u32> {
-        let Some(heard) = heard else {
-            self.answers_since = None;
-            return None;
+        let Some(heard) = heard.filter(|heard| *heard < self.counts) else {
+            self.lower = None;
+            let higher = heard.filter(|heard| *heard > self.counts)?;
+            self.counts = higher;
+            return Some(higher);
         };
-        let since = *self.answers_since.get_or_insert(now);
-        let may_fall = now.duration_since(since) >= UNBROKEN;
-        if heard > self.counts || (heard < self.counts && may_fall) {
-            self.counts = heard;
-            return Some(heard);
+        let (since, highest) = self.lower.unwrap_or((now, heard));
+        let highest = highest.max(heard);
+        if now.duration_since(since) < UNBROKEN {
+            self.lower = Some((since, highest));
+            return None;
         }
-        None
+        self.counts = highest;
+        self.lower = (heard < highest).then_some((now, heard));
+        Some(highest)
     }
 }
 
@@ -127,7 +133,29 @@ mod tests {
         assert_eq!(count.heard(Some(1), at(0)), Some(1));
         assert_eq!(count.heard(Some(3), at(2)), Some(3));
         assert_eq!(count.heard(Some(2), at(4)), None);
-        assert_eq!(count.heard(Some(2), at(15)), Some(2));
+        assert_eq!(count.heard(Some(2), at(18)), None);
+        assert_eq!(count.heard(Some(2), at(19)), Some(2));
+    }
+
+    #[test]
+    fn an_emptied_store_never_leaves_a_host_alone() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut count = Count::new(0);
+        for seconds in (0..=60).step_by(2) {
+            count.heard(Some(3), at(seconds));
+        }
+        // The store never failed to answer: emptied between two heartbeats, it knows only who beat since.
+        assert_eq!(count.heard(Some(1), at(62)), None);
+        assert_eq!(count.heard(Some(2), at(64)), None);
+        assert_eq!(count.heard(Some(3), at(66)), None);
+        // One is gone, and just when that is sure the store is emptied again.
+        for seconds in (68..=82).step_by(2) {
+            assert_eq!(count.heard(Some(2), at(seconds)), None);
+        }
+        assert_eq!(count.heard(Some(1), at(84)), Some(2));
+        assert_eq!(count.heard(Some(2), at(86)), None);
+        assert_eq!(count.counts, 2);
     }
 
     #[test]

@@ -283,6 +283,14 @@ fn doubtful_things_are_warned_of() {
             ),
             "endpoint `b` is never reached",
         ),
+        (
+            endpoint("limit = [ { per = \"header:limiter-tenant | source\", rate = \"5/m\" } ]"),
+            "counts on `limiter-tenant`",
+        ),
+        (
+            endpoint(&format!("{limit}\ncost = {{ header = \"Limiter-Weight\", max = 5 }}")),
+            "counts on `limiter-weight`",
+        ),
         (format!("{}[identity]\ntrusted-proxies = [\"0.0.0.0/0\"]", endpoint(limit)), "trusts everyone"),
     ];
     for (text, expected) in table {

@@ -1,9 +1,11 @@
 //! What is allowed in a policy but rarely meant.
 
+use std::collections::BTreeSet;
+
 use super::identity::{Element, Part};
 use super::limit::{Algorithm, Limit};
 use super::matching::PathPattern;
-use super::policy::{Endpoint, EndpointLimit, RequestPolicy, Tag};
+use super::policy::{Cost, Endpoint, EndpointLimit, RequestPolicy, Tag};
 use crate::policy::diagnostic::Report;
 
 /// A log above this is worth its estimate: about this many bytes per remembered request in Redis.
@@ -12,6 +14,10 @@ const LARGE_LOG: u32 = 100;
 
 /// Words in the name or path of endpoints that passwords are guessed at.
 const LOGIN: [&str; 8] = ["login", "signin", "sign-in", "auth", "password", "passwd", "otp", "2fa"];
+
+/// `Limiter-` headers with a meaning of their own.
+const SET_BY_RECIPES: [&str; 9] =
+    ["client", "peer", "method", "uri", "cost", "account", "user", "plan", "token"];
 
 /// Reports them.
 pub(super) fn warn(policy: &RequestPolicy, report: &mut Report) {
@@ -49,10 +55,32 @@ pub(super) fn warn(policy: &RequestPolicy, report: &mut Report) {
                 "nothing to do with a single Redis",
             );
         }
+        for header in own_headers(endpoint) {
+            report.warning(
+                place,
+                format!("endpoint `{name}` counts on `{header}`, which clients of a proxy that does not set it can write"),
+                format!("set it in the proxy, in nginx `proxy_set_header {header} \"\";` or a value clients cannot choose"),
+            );
+        }
         for limit in &endpoint.limits {
             warn_limit(policy, endpoint, limit, report);
         }
     }
+}
+
+/// Headers that the HTTP interface reads for this endpoint beside those the recipes set.
+fn own_headers(endpoint: &Endpoint) -> BTreeSet<&str> {
+    let elements = endpoint.limits.iter().flat_map(|limit| &limit.scope.0);
+    let scopes = elements.flat_map(Element::parts).filter_map(|part| match part {
+        Part::Header(name) => Some(name.as_str()),
+        _ => None,
+    });
+    let cost = match &endpoint.cost {
+        Cost::Header { name, .. } => Some(name.as_str()),
+        Cost::Fixed(_) => None,
+    };
+    let own = |name: &&str| name.strip_prefix("limiter-").is_some_and(|rest| !SET_BY_RECIPES.contains(&rest));
+    scopes.chain(cost).filter(own).collect()
 }
 
 fn warn_limit(policy: &RequestPolicy, endpoint: &Endpoint, limit: &EndpointLimit, report: &mut Report) {

@@ -218,8 +218,16 @@ impl RedisStore {
         &self,
         command: &Cmd,
     ) -> Result<T, StoreError> {
+        self.command_within(command, BACKGROUND_DEADLINE).await
+    }
+
+    async fn command_within<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+        deadline: Duration,
+    ) -> Result<T, StoreError> {
         let up = self.link.get()?;
-        let result = self.send(&up, command, Deadline::after(BACKGROUND_DEADLINE)).await?;
+        let result = self.send(&up, command, Deadline::after(deadline)).await?;
         result.map_err(|error| self.link.failed(&up, &error))
     }
 

@@ -32,7 +32,9 @@ impl RedisStore {
 #[async_trait]
 impl PlanStore for RedisStore {
     async fn plan(&self, key: &KeyHash) -> Result<Option<PlanRecord>, StoreError> {
-        let text: Option<String> = self.background(redis::cmd("GET").arg(self.plan_key(key))).await?;
+        // A request waits for this: it has a decision's deadline.
+        let text: Option<String> =
+            self.command_within(redis::cmd("GET").arg(self.plan_key(key)), self.deadline).await?;
         let record = text.map(|text| match (text.strip_prefix(PLAN), text.as_str()) {
             (_, REVOKED) => Ok(PlanRecord::Revoked),
             (Some(plan), _) => Ok(PlanRecord::Plan(plan.to_owned())),
