@@ -1,16 +1,14 @@
 //! The embedded store against the exact model, on a clock that the test moves.
 #![allow(clippy::unwrap_used, reason = "a helper of tests stops where its set-up fails")]
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_tests::stores::clock_steps;
 use limiter_tests::stores::suite::{Schedule, TimedStore, awkward_limits, random_limits, run};
 use limiter_tests::stores::{ManualClock, fresh, limit, named, single};
+use limiter_tests::stores::{clock_steps, worst_cases};
 use limiter_user::requests::embedded::{Clock, EmbeddedStore};
-use limiter_user::requests::key::KeyHash;
-use limiter_user::requests::limit::{Algorithm, Limit};
+use limiter_user::requests::limit::Algorithm;
 use limiter_user::requests::store::{Answer, Charge, Decision, Mode, Store, StoreError};
 
 struct Timed {
@@ -92,41 +90,9 @@ async fn steps_of_the_clock() {
     clock_steps::check(&Timed { store, clock }).await;
 }
 
-/// Asks for one as soon as there is room, until the clock reaches `end`; returns how often it was admitted.
-async fn greedy(timed: &Timed, limit: &Arc<Limit>, subject: KeyHash, end: u64) -> u32 {
-    let mut admitted = 0;
-    while timed.clock.micros() < end {
-        let (answer, now) = timed.ask(&single(limit, subject, Mode::Consume, 1)).await.unwrap();
-        if answer.allowed {
-            admitted += 1;
-        } else {
-            let wait = answer.limits[0].retry_after.unwrap();
-            timed.clock.set(end.min(now + wait.as_micros() as u64));
-        }
-    }
-    admitted
-}
-
-/// The most a limit of 100 a minute admits within one minute, for a caller who knows the boundaries: 100 in the
-/// last microsecond of a window, then as much as it gets.
-async fn worst_minute(algorithm: Algorithm) -> u32 {
-    let timed = Timed::new(1 << 10);
-    let (limit, subject) = (limit(algorithm, 100, MINUTE, None), fresh());
-    let (peek, _) = timed.ask(&single(&limit, subject, Mode::Peek, 1)).await.unwrap();
-    timed.pass(peek.limits[0].reset).await;
-    timed.pass(MINUTE - Duration::from_micros(1)).await;
-    let start = timed.clock.micros();
-    greedy(&timed, &limit, subject, start + MINUTE.as_micros() as u64).await
-}
-
 #[tokio::test]
-async fn a_fixed_window_admits_twice_the_limit_across_a_boundary() {
-    assert_eq!(worst_minute(Algorithm::FixedWindow).await, 200);
-}
-
-#[tokio::test]
-async fn a_sliding_counter_admits_199_of_100_to_an_adversary() {
-    assert_eq!(worst_minute(Algorithm::SlidingWindow).await, 199);
+async fn the_worst_minutes_of_the_documentation() {
+    worst_cases::check(&Timed::new(1 << 10)).await;
 }
 
 #[tokio::test]
@@ -140,20 +106,6 @@ async fn a_sliding_counter_weighs_the_window_before() {
     // 80 × 45/60 = 60 weigh.
     let (answer, _) = timed.ask(&single(&limit, subject, Mode::Peek, 1)).await.unwrap();
     assert_eq!(answer.limits[0].remaining, 40);
-}
-
-#[tokio::test]
-async fn a_log_admits_100_of_100_to_an_adversary() {
-    assert_eq!(worst_minute(Algorithm::SlidingWindowLog).await, 100);
-}
-
-#[tokio::test]
-async fn a_token_bucket_admits_its_burst_and_its_rate() {
-    let timed = Timed::new(1 << 10);
-    let (limit, subject) = (limit(Algorithm::TokenBucket, 60, MINUTE, Some(20)), fresh());
-    let start = timed.clock.micros();
-    // The burst of 20, then one a second; the one due at the 60th second is outside.
-    assert_eq!(greedy(&timed, &limit, subject, start + 60_000_000).await, 20 + 59);
 }
 
 #[tokio::test]

@@ -128,7 +128,14 @@ async fn a_python_client_gets_the_daemons_answers() {
         let python: Vec<i64> = serde_json::from_str(&from.next().unwrap().unwrap()).unwrap();
         let (ours, micros) = asked_by_us.decide_at(&decision(endpoint, &question)).await.unwrap();
         assert_eq!(python, as_reply(&ours, micros), "question {number}: {question}");
-        if ours.allowed { allowed += 1 } else { refused += 1 }
+        if ours.allowed {
+            allowed += 1;
+        } else {
+            refused += 1;
+        }
+        if number % 10 == 0 {
+            assert_eq!(servers[0].keys_without_end(), [""; 0], "question {number}: {question}");
+        }
     }
     assert!(allowed > 200 && refused > 200, "{allowed} allowed, {refused} refused");
 }

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_tests::stores::clock_steps;
 use limiter_tests::stores::redis_server::{NAMESPACE, RedisServer};
 use limiter_tests::stores::suite::{Schedule, TimedStore, awkward_limits, random_limits, run};
+use limiter_tests::stores::{clock_steps, worst_cases};
 use limiter_tests::stores::{fresh, limit, named, single};
 use limiter_user::requests::key::{KeyHash, full_key};
 use limiter_user::requests::limit::{Algorithm, Limit};
@@ -64,6 +64,33 @@ impl TimedStore for Timed {
         let shift = self.shift.fetch_add(micros, Ordering::SeqCst) + micros;
         self.server.shift_clock(shift);
     }
+}
+
+/// A server whose clock stands still between steps.
+struct Still {
+    server: RedisServer,
+    store: Arc<RedisStore>,
+    now: AtomicI64,
+}
+
+#[async_trait]
+impl TimedStore for Still {
+    async fn ask(&self, decision: &Decision) -> Result<(Answer, u64), StoreError> {
+        self.store.decide_at(decision).await
+    }
+
+    async fn step(&self, micros: i64) {
+        let now = self.now.fetch_add(micros, Ordering::SeqCst) + micros;
+        self.server.stop_clock(now);
+    }
+}
+
+#[tokio::test]
+async fn the_worst_minutes_of_the_documentation() {
+    let Timed { server, store, .. } = Timed::start().await;
+    let still = Still { server, store, now: AtomicI64::new(1_800_000_000_000_000) };
+    still.step(0).await;
+    worst_cases::check(&still).await;
 }
 
 const MINUTE: Duration = Duration::from_secs(60);

@@ -247,8 +247,11 @@ impl Engine {
         let mut buckets = SmallVec::new();
         for limit in &endpoint.limits {
             let numbers = limit.for_plan(identity.plan.as_deref());
-            let mut print =
-                self.prints.start().part(numbers.id().as_bytes()).part(&[u8::from(request.can_wait)]);
+            // Plans share a bucket, and what one has no room for another may have.
+            let [a, b, c, d] = numbers.count().to_le_bytes();
+            let [e, f, g, h] = numbers.burst().to_le_bytes();
+            let rest = [u8::from(request.can_wait), a, b, c, d, e, f, g, h];
+            let mut print = self.prints.start().part(numbers.id().as_bytes()).part(&rest);
             let mut elements = SmallVec::new();
             for element in &limit.scope.0 {
                 let absent = |scope| self.metrics.identity_absent(scope);

@@ -405,3 +405,22 @@ async fn waiting_callers_queue_and_others_do_not() {
     assert_eq!(bench.engine.decide(waiting()).await.delay, Duration::from_millis(200));
     assert!(!bench.engine.decide(waiting()).await.allowed);
 }
+
+#[tokio::test]
+async fn a_refusal_of_one_plan_is_none_of_another() {
+    let bench = bench(EXAMPLE);
+    let ask = |plan: Option<&'static str>| {
+        let request = Request { plan, ..search(address(7)) };
+        async { bench.engine.decide(request).await }
+    };
+    for _ in 0..30 {
+        assert!(ask(None).await.allowed);
+    }
+    assert!(!ask(None).await.allowed);
+    assert_eq!(ask(None).await.via, Via::Cache);
+    // The same source, whose count is the same: 30 of 6000 are spent.
+    let other = ask(Some("pro")).await;
+    assert!(other.allowed);
+    assert_eq!(other.limits[0].answer.unwrap().remaining, 6000 - 31);
+    assert!(!ask(None).await.allowed);
+}

@@ -148,3 +148,15 @@ async fn without_a_peer_nobody_is_let_through() {
     let request = Request::builder().uri("/v1/search/x").body(()).unwrap();
     assert_eq!(send(&engine(EXAMPLE), request).await.status(), 500);
 }
+
+#[tokio::test]
+async fn a_queue_lets_callers_wait_for_their_turn() {
+    let text = "version = 1\n[[endpoint]]\nname = \"q\"\nmatch = {}\non-store-failure = \"deny\"\nlimit = [ { per = \"source\", algorithm = \"leaky-bucket\", rate = \"5/s\", depth = 3 } ]\n";
+    let engine = engine(text);
+    let ask = || send(&engine, from("203.0.113.9", "GET", "/", &[]));
+    let start = std::time::Instant::now();
+    let (first, second, third) = tokio::join!(ask(), ask(), ask());
+    assert_eq!([first.status(), second.status(), third.status()], [StatusCode::OK; 3]);
+    // Three turns at 5/s: the last one comes two fifths of a second after the first.
+    assert!(start.elapsed() >= std::time::Duration::from_millis(400), "{:?}", start.elapsed());
+}

@@ -1,5 +1,5 @@
 //! One of several processes that ask for the same key as fast as they can until they are refused, or until a time
-//! is over. Prints how often it was admitted.
+//! is over. Prints how often it was admitted, and the server's time of its first and last answer in microseconds.
 //!
 //! `hammer SOCKET atomic|racy ALGORITHM COUNT WINDOW_MS BURST SUBJECT MILLISECONDS`: a burst of 0 is none; with 0
 //! milliseconds it ends at the first refusal.
@@ -14,7 +14,7 @@ use limiter_tests::stores::{limit, single};
 use limiter_user::requests::key::{KeyHash, Secret};
 use limiter_user::requests::limit::{Algorithm, Limit};
 use limiter_user::requests::redis::{Address, LinkState, RedisConfig, RedisStore};
-use limiter_user::requests::store::{Mode, Store};
+use limiter_user::requests::store::Mode;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
@@ -28,27 +28,34 @@ async fn main() -> Result<()> {
     let limit = limit(algorithm, count.parse()?, Duration::from_millis(window.parse()?), burst);
     let subject = KeyHash::parse(subject).context("no subject")?;
     let time = Duration::from_millis(milliseconds.parse()?);
-    let admitted = match how.as_str() {
+    let (admitted, first, last) = match how.as_str() {
         "atomic" => atomic(socket.into(), limit, subject, time).await?,
-        _ => racy(socket, &limit, subject)?,
+        _ => (racy(socket, &limit, subject)?, 0, 0),
     };
-    println!("{admitted}");
+    println!("{admitted} {first} {last}");
     Ok(())
 }
 
-async fn atomic(socket: PathBuf, limit: Arc<Limit>, subject: KeyHash, time: Duration) -> Result<u64> {
+async fn atomic(
+    socket: PathBuf,
+    limit: Arc<Limit>,
+    subject: KeyHash,
+    time: Duration,
+) -> Result<(u64, u64, u64)> {
     let mut config = RedisConfig::new(Address::Unix(socket), NAMESPACE, Secret::new(SECRET)?);
     config.deadline = Duration::from_secs(10);
     let store = RedisStore::start(&config)?;
     store.watch().wait_for(|state| *state == LinkState::Up).await?;
     let mut decision = single(&limit, subject, Mode::Consume, 1);
     decision.can_wait = true;
-    let (mut admitted, start) = (0, Instant::now());
+    let (mut admitted, mut first, start) = (0, None, Instant::now());
     loop {
-        let allowed = store.decide(&decision).await?.allowed;
+        let (answer, now) = store.decide_at(&decision).await?;
+        let allowed = answer.allowed;
         admitted += u64::from(allowed);
+        let first = *first.get_or_insert(now);
         if start.elapsed() >= time && (!allowed || !time.is_zero()) {
-            return Ok(admitted);
+            return Ok((admitted, first, now));
         }
     }
 }

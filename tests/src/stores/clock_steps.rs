@@ -20,6 +20,12 @@ async fn one_more(store: &dyn TimedStore, limit: &Arc<Limit>, subject: KeyHash) 
     (answer.allowed, answer.limits[0].retry_after.unwrap())
 }
 
+/// When the store's clock will show that one more has room, in microseconds. Charges nothing.
+async fn room_at(store: &dyn TimedStore, limit: &Arc<Limit>, subject: KeyHash) -> u64 {
+    let (answer, now) = store.ask(&single(limit, subject, Mode::Peek, 1)).await.unwrap();
+    now + answer.limits[0].retry_after.unwrap().as_micros() as u64
+}
+
 async fn charge(store: &dyn TimedStore, limit: &Arc<Limit>, subject: KeyHash, cost: u32) {
     assert!(store.ask(&single(limit, subject, Mode::Consume, cost)).await.unwrap().0.allowed);
 }
@@ -32,7 +38,13 @@ pub async fn check(store: &dyn TimedStore) {
         let full = limit.burst();
         let subject = fresh();
         charge(store, &limit, subject, full).await;
+        let room = room_at(store, &limit, subject).await;
         store.step(-50_000_000).await;
+        assert_eq!(
+            room_at(store, &limit, subject).await,
+            room,
+            "{algorithm:?}: refilled before it caught up"
+        );
         let (allowed, wait) = one_more(store, &limit, subject).await;
         assert!(!allowed, "{algorithm:?}");
         assert!(wait <= Duration::from_secs(50) + HOUR * 2, "{algorithm:?} {wait:?}");

@@ -5,6 +5,7 @@ pub mod model;
 pub mod policies;
 pub mod redis_server;
 pub mod suite;
+pub mod worst_cases;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
