@@ -29,11 +29,15 @@ const fn choice(name: &'static str, seconds: u64) -> Choice {
 }
 
 /// On kernels that limiter runs on. The times are for an emulated processor on a busy machine.
-const ENOUGH: [Choice; 12] = [
+const ENOUGH: [Choice; 16] = [
     choice("virtio", 300),
     choice("kernel_table", 300),
     choice("kernel_datapath", 300),
+    choice("kernel_bans", 300),
     choice("kernel_events", 300),
+    choice("kernel_limits", 300),
+    choice("penalties", 300),
+    choice("places", 300),
     choice("differential", 600),
     choice("counters", 600),
     choice("swap", 600),
