@@ -47,6 +47,23 @@ fn show_effective(rules: &Rules) -> String {
         if let Some(newcomers) = &rule.newcomers {
             action += &format!(", newcomers {newcomers}");
         }
+        if let Some(penalty) = &rule.penalty {
+            let proof = if penalty.proof { ", of connections alone" } else { "" };
+            action += &format!(
+                ", refused for {} after {} drops in {}{proof}",
+                show_duration(penalty.for_s),
+                penalty.after,
+                show_duration(penalty.within_s)
+            );
+        }
+        for (word, list) in [("by", &rule.interface), ("for", &rule.dest)] {
+            if let Some(list) = list {
+                action += &format!(", {word} {}", list.join(", "));
+            }
+        }
+        if let Some(expires) = &rule.expires {
+            action += &format!(", until {expires}");
+        }
         if rule.before_bans {
             action += ", before bans";
         }

@@ -478,7 +478,31 @@ pub struct Rule {
     /// How many packets of sources without a bucket it takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub newcomers: Option<String>,
+    /// Interfaces packets come in by; left out: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<Vec<String>>,
+    /// Destinations; left out: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dest: Option<Vec<String>>,
+    /// What sources over the rule's own limit come to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub penalty: Option<Penalty>,
+    /// From when on it is skipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<String>,
     pub before_bans: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Penalty {
+    /// So many drops…
+    pub after: u64,
+    /// …within so long…
+    pub within_s: u64,
+    /// …and the source is refused for so long.
+    pub for_s: u64,
+    /// Only packets of an established TCP connection count.
+    pub proof: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

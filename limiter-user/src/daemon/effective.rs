@@ -1,7 +1,8 @@
 //! The policy in force, spelled out.
 
 use super::core::Core;
-use crate::control::api::{DefaultRule, Limit, Rule, Rules, SourceWidths};
+use super::sealed::format_time;
+use crate::control::api::{DefaultRule, Limit, Penalty, Rule, Rules, SourceWidths};
 use crate::control::request_api::endpoint_rules;
 use crate::policy;
 
@@ -38,6 +39,15 @@ fn rule(rule: &policy::Rule) -> Rule {
         action,
         limits,
         newcomers: rule.newcomers.as_ref().map(|rate| rate.text.clone()),
+        interface: rule.interfaces.clone(),
+        dest: rule.dest.as_ref().map(|dest| dest.written.clone()),
+        penalty: rule.penalty.as_ref().map(|penalty| Penalty {
+            after: penalty.after,
+            within_s: penalty.within,
+            for_s: penalty.seconds,
+            proof: penalty.proof,
+        }),
+        expires: rule.expires.map(format_time),
         before_bans: rule.before_bans,
     }
 }
