@@ -595,7 +595,7 @@ pub fn network_key(meter: &Meter, packet: &Packet) -> (u64, u64, u8) {
     }
 }
 
-/// Whether a meter has room, by plain reads. A source without a bucket has a full one, and is [`Answer::ABSENT`].
+/// Whether a meter has room, by plain reads. A source without a bucket has a full one, and is `Answer::ABSENT`.
 #[inline(always)]
 pub fn look<E: Engine>(engine: E, tables: &PolicyTables, packet: &Packet, now: u64, meter: u16) -> Answer {
     let meter = meter_at(tables, meter);

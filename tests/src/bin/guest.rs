@@ -25,12 +25,11 @@ const PLAN: &str = "/guest/plan";
 const REPORT: &str = "/dev/ttyS1";
 const GLANCE: Duration = Duration::from_millis(20);
 
-const MOUNTS: [(&str, &str); 7] = [
+const MOUNTS: [(&str, &str); 6] = [
     ("proc", "/proc"),
     ("sysfs", "/sys"),
     ("devtmpfs", "/dev"),
     ("tmpfs", "/run"),
-    ("tmpfs", "/tmp"),
     ("bpf", "/sys/fs/bpf"),
     ("cgroup2", "/sys/fs/cgroup"),
 ];
@@ -47,6 +46,8 @@ fn main() {
 }
 
 fn run() -> Result<()> {
+    // In memory like all of this guest; a mount would hide a workspace that lies there.
+    fs::create_dir_all("/tmp").context("make `/tmp`")?;
     for (kind, place) in MOUNTS {
         fs::create_dir_all(place).with_context(|| format!("make `{place}`"))?;
         mount(Some(kind), place, Some(kind), MsFlags::empty(), None::<&str>)
