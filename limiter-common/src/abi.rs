@@ -427,6 +427,11 @@ pub const FAMILIES: usize = 3;
 #[derive(Clone, Copy, Debug)]
 pub struct RuleCounters(pub [[Counter; FAMILIES]; crate::verdict::OUTCOMES]);
 
+/// Packets of one rule of a shadow policy on one CPU: `[dropped by the policy in force][dropped by the shadow]`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Compared(pub [[Counter; 2]; 2]);
+
 /// Constants of the table, set when the program is loaded and pinned for the next daemon.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use limiter_tests::namespace::{GUARDED, PEER, Pair};
 use limiter_tests::stop::{KillOnDrop, SetOnDrop};
 use limiter_tests::wire::{RawSocket, Wire};
 use serde_json::{Value, json};
-use site::Site;
+use site::{Site, another_program, program};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -54,19 +54,6 @@ fn trace(site: &Site, arguments: &[&str]) -> KillOnDrop {
     KillOnDrop(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
 }
 
-/// Id of the program on the guarded interface.
-fn program(pair: &Pair) -> String {
-    let output = pair.guarded.command("ip").args(["-details", "link", "show", GUARDED]).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let (_, rest) = text.split_once("prog/xdp id ").unwrap_or_else(|| panic!("no program: {text}"));
-    rest.split(' ').next().unwrap().to_owned()
-}
-
-/// Waits until another program than that is there.
-fn another(pair: &Pair, than: &str) -> String {
-    wait_for("another program", PATIENCE, || Some(program(pair)).filter(|id| id != than))
-}
-
 fn v4(source: &str, protocol: u8, payload: &[u8]) -> Vec<u8> {
     ethernet(&[], IPV4, &V4::from(source).packet(protocol, payload))
 }
@@ -76,7 +63,7 @@ fn each_decision_about_a_source_is_told_and_none_about_another() {
     let (pair, mut site) = started("trace-decisions");
     let own = program(&pair);
     let mut trace = trace(&site, &["203.0.113.9", "--for", "10m"]);
-    another(&pair, &own);
+    another_program(&pair, &own);
     let dns = v4("203.0.113.9", UDP, &udp(4321, 53, b"query"));
     let carried = ethernet(&[], IPV6, &V6::from("::ffff:203.0.113.9").packet(TCP, &tcp(5, 23, ACK)));
     let frames = [
@@ -136,7 +123,7 @@ fn a_trace_ends_with_who_asked_and_there_is_one_at_a_time() {
     let (pair, site) = started("trace-one");
     let own = program(&pair);
     let mut first = trace(&site, &["2001:db8::/32", "--for", "10m"]);
-    another(&pair, &own);
+    another_program(&pair, &own);
     let refused = site.ctl(&["trace", "203.0.113.9"]);
     assert_eq!(refused.status.code(), Some(1));
     let error = String::from_utf8(refused.stderr).unwrap();
@@ -158,7 +145,7 @@ fn a_flood_of_the_source_is_told_of_within_the_budget() {
     let (pair, site) = started("trace-flood");
     let own = program(&pair);
     let mut trace = trace(&site, &["203.0.113.0/24", "--for", "10m"]);
-    another(&pair, &own);
+    another_program(&pair, &own);
     let mut lines = BufReader::new(trace.0.stdout.take().unwrap()).lines();
     let done = AtomicBool::new(false);
     let (mut told, mut lost) = (0_u64, 0_u64);
@@ -197,7 +184,7 @@ fn a_killed_daemon_leaves_a_guard_and_the_next_one_puts_its_own_back() {
     let (pair, mut site) = started("trace-killed");
     let own = program(&pair);
     let mut trace = trace(&site, &["203.0.113.9", "--for", "10m"]);
-    let tracing = another(&pair, &own);
+    let tracing = another_program(&pair, &own);
     site.end("-KILL");
     let status = wait_for("the trace to end", PATIENCE, || trace.0.try_wait().unwrap());
     assert_eq!(status.code(), Some(3), "the daemon is not there any more");
@@ -206,7 +193,7 @@ fn a_killed_daemon_leaves_a_guard_and_the_next_one_puts_its_own_back() {
     let mut wire = Wire::open(&pair);
     assert_eq!(wire.pass(&frames), frames[1..], "it judges on");
     site.start(&pair, GUARDED);
-    let again = another(&pair, &tracing);
+    let again = another_program(&pair, &tracing);
     assert_ne!(again, own, "the program of the new daemon");
     assert!(wire.pass(&frames) == frames[1..]);
     assert_eq!(site.counts("closed").1, 2);

@@ -11,6 +11,7 @@ mod detach;
 mod doctor;
 mod get_policy;
 mod history;
+mod observed;
 pub mod output;
 mod overrides;
 mod pause;
@@ -92,6 +93,12 @@ enum Verb {
     RollbackPolicy,
     /// Keep a policy that was set with --confirm
     Confirm,
+    /// Show what a policy set with --observe would have done
+    Observed {
+        /// End the observation
+        #[arg(long)]
+        stop: bool,
+    },
     /// List the last policies of this host
     History,
     /// Guard an interface
@@ -228,6 +235,7 @@ async fn run(verb: Verb, client: Client, format: Format) -> Result<ExitCode, Pro
         Verb::Reload => set_policy::reload(&client, format).await,
         Verb::RollbackPolicy => set_policy::rollback(&client, format).await,
         Verb::Confirm => confirm::run(&client, format).await,
+        Verb::Observed { stop } => observed::run(&client, stop, format).await,
         Verb::History => history::run(&client, format).await,
         Verb::Attach { interface, mode, replace } => {
             attach::run(&client, &interface, mode, replace, format).await

@@ -31,6 +31,14 @@ pub struct SetPolicyArguments {
     /// The policy before comes back after this time, unless `limiterctl confirm` keeps the new one
     #[arg(long, value_name = "DURATION", value_parser = super::duration)]
     confirm: Option<u64>,
+
+    /// Judge it beside the policy in force, which goes on deciding: `limiterctl observed` compares
+    #[arg(long, conflicts_with_all = ["dry_run", "confirm"])]
+    observe: bool,
+
+    /// How long to observe, like 10m or 12h [default: 1h]
+    #[arg(long = "for", value_name = "DURATION", value_parser = super::duration, requires = "observe")]
+    time: Option<u64>,
 }
 
 pub async fn run(
@@ -43,6 +51,9 @@ pub async fn run(
     let mut query: Vec<String> =
         asked.iter().filter(|(_, on)| *on).map(|(name, _)| (*name).to_owned()).collect();
     query.extend(arguments.confirm.map(|seconds| format!("confirm={seconds}s")));
+    if arguments.observe {
+        query.push(arguments.time.map_or("observe".to_owned(), |seconds| format!("observe={seconds}s")));
+    }
     query.extend(session::own().into_iter().map(|own| format!("session={}", encode(&own.to_string()))));
     let answer: SetPolicy = client.put(&format!("/v1/policy?{}", query.join("&")), &bundle).await?;
     Ok(show(&answer, format))
@@ -75,6 +86,12 @@ fn show(answer: &SetPolicy, format: Format) -> ExitCode {
         let mut text: String = answer.changes.iter().map(|change| format!("{change}\n")).collect();
         let rules = count(answer.rules, "rule");
         let hash = short_hash(&answer.hash);
+        if let Some(until) = &answer.observed_until {
+            return text
+                + &format!(
+                    "observed until {until}: {hash}, {rules}; the policy in force goes on deciding, `limiterctl observed` compares\n"
+                );
+        }
         text += &match (answer.applied, answer.unchanged) {
             (true, _) => format!("applied: {hash}, generation {}, {rules}\n", answer.generation),
             (false, true) => format!("unchanged: {hash} is in force already, {rules}\n"),

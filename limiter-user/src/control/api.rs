@@ -231,6 +231,9 @@ pub struct SetPolicy {
     /// When the policy before comes back, unless this one is confirmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm_until: Option<String>,
+    /// It is judged beside the policy in force until then, and decides nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_until: Option<String>,
     /// Of a dry run: what it would do to the sources of this moment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live: Option<Live>,
@@ -246,6 +249,64 @@ pub struct Live {
     pub newly: usize,
     /// Some of the newly limited.
     pub examples: Vec<String>,
+}
+
+/// `GET /v1/observation`, `DELETE /v1/observation`: a policy that is judged beside the one in force, or was.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Observation {
+    pub hash: String,
+    pub by: String,
+    pub began: String,
+    /// How long it has been, or was, judged.
+    pub seconds: u64,
+    /// When it ends, or ended.
+    pub until: String,
+    /// Why it ended; `null` while it is judged.
+    pub ended: Option<String>,
+    pub all: Compared,
+    /// By the rule that decides in the policy observed; `""` for none. Rules without a packet are left out.
+    pub rules: Vec<RuleCompared>,
+    /// Whom it refuses most, at most ten: `dropped` is what it would have.
+    pub sources: Vec<Source>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleCompared {
+    pub rule: String,
+    #[serde(flatten)]
+    pub compared: Compared,
+}
+
+/// Packets by what became of them under the policy in force, and would have under the one observed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Compared {
+    /// Passed, and would pass.
+    pub still_passed: Amount,
+    /// Passed, and would be dropped.
+    pub newly_dropped: Amount,
+    /// Was dropped, and would pass.
+    pub newly_passed: Amount,
+    /// Was dropped, and would be.
+    pub still_dropped: Amount,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Amount {
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+impl Compared {
+    pub fn add(&mut self, other: &Self) {
+        let add = |sum: &mut Amount, more: Amount| {
+            sum.packets += more.packets;
+            sum.bytes += more.bytes;
+        };
+        add(&mut self.still_passed, other.still_passed);
+        add(&mut self.newly_dropped, other.newly_dropped);
+        add(&mut self.newly_passed, other.newly_passed);
+        add(&mut self.still_dropped, other.still_dropped);
+    }
 }
 
 /// `GET /v1/policy`

@@ -17,6 +17,7 @@ pub(super) fn routes() -> Router<Api> {
         .route("/pause", post(pause))
         .route("/resume", post(resume))
         .route("/policy/confirm", post(confirm))
+        .route("/observation", get(observation).delete(stop_observing))
         .route("/overrides", get(overrides).post(set_override))
         .route("/overrides/{rule}", delete(clear_override))
         .route("/sets/{set}/members", post(add_to))
@@ -41,6 +42,15 @@ async fn resume(State(api): State<Api>, Extension(peer): Extension<Peer>) -> Ans
 async fn confirm(State(api): State<Api>, Extension(peer): Extension<Peer>) -> Answer<impl Serialize> {
     api.permit(&peer, "confirm")?;
     api.run(move |daemon| daemon.confirm(&peer.to_string())).await
+}
+
+async fn observation(State(api): State<Api>) -> Answer<impl Serialize> {
+    api.run(|daemon| daemon.core().observation()).await
+}
+
+async fn stop_observing(State(api): State<Api>, Extension(peer): Extension<Peer>) -> Answer<impl Serialize> {
+    api.permit(&peer, "observed --stop")?;
+    api.run(move |daemon| daemon.stop_observing(&peer.to_string())).await
 }
 
 async fn overrides(State(api): State<Api>) -> Answer<impl Serialize> {

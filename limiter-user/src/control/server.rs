@@ -21,8 +21,8 @@ use super::listen::{Socket, group_id, listen};
 use super::{event_routes, operator_routes, request_routes};
 use crate::cli::session;
 use crate::daemon::{
-    By, Daemon, FIRST_WINDOW, GroupBy, GroupQuery, Kind, LONGEST_CONFIRM, Query, Refusal, Sort, WhyQuestion,
-    Wish,
+    By, Daemon, FIRST_WINDOW, GroupBy, GroupQuery, Kind, LONGEST_CONFIRM, LONGEST_OBSERVATION, Query,
+    Refusal, Sort, USUAL_OBSERVATION, WhyQuestion, Wish,
 };
 use crate::policy::{Bundle, duration_seconds};
 
@@ -285,7 +285,8 @@ async fn set_policy(
     request: Request,
 ) -> Answer<impl Serialize> {
     let mut wish = Wish::default();
-    for (key, value) in parameters(&uri, &["dry-run", "force", "strict", "confirm", "session"])? {
+    let mut observe = None;
+    for (key, value) in parameters(&uri, &["dry-run", "force", "strict", "confirm", "observe", "session"])? {
         if key == "session" {
             let session = session::parse(&value);
             let shape = "`CLIENT PORT SERVER PORT`, as `SSH_CONNECTION` has it";
@@ -294,6 +295,10 @@ async fn set_policy(
         }
         if key == "confirm" {
             wish.confirm_within = Some(confirm_within(&value)?);
+            continue;
+        }
+        if key == "observe" {
+            observe = Some(observation_time(&value)?);
             continue;
         }
         let on = match value.as_str() {
@@ -308,8 +313,16 @@ async fn set_policy(
         }
     }
     wish.if_match = if_match(&headers)?;
+    if observe.is_some() && (wish.dry_run || wish.confirm_within.is_some()) {
+        let hint = "a policy is observed, or tried, or put in force until it is confirmed";
+        return Err(No::new(
+            StatusCode::BAD_REQUEST,
+            "`observe` goes with neither `dry-run` nor `confirm`",
+            hint,
+        ));
+    }
     if !wish.dry_run {
-        api.permit(&peer, "set-policy")?;
+        api.permit(&peer, if observe.is_some() { "set-policy --observe" } else { "set-policy" })?;
     }
     let lane = usize::from(!peer.may_change(api.admin_group));
     let Ok(_one_at_a_time) = api.uploads[lane].try_acquire() else { return Err(busy()) };
@@ -320,9 +333,24 @@ async fn set_policy(
             Refusal::new(Kind::BadPolicy, format!("the body is not a bundle: {error}"), BUNDLE_HINT)
         })?;
         drop(body);
-        daemon.set_policy(bundle, &wish, by)
+        match observe {
+            Some(time) => daemon.observe(bundle, &wish, time, by),
+            None => daemon.set_policy(bundle, &wish, by),
+        }
     })
     .await
+}
+
+/// An empty value is the usual time.
+fn observation_time(text: &str) -> Result<Duration, No> {
+    if text.is_empty() {
+        return Ok(USUAL_OBSERVATION);
+    }
+    let time = duration_seconds(text).map(Duration::from_secs);
+    match time {
+        Ok(time) if !time.is_zero() && time <= LONGEST_OBSERVATION => Ok(time),
+        _ => Err(bad_value("observe", text, "a time from one second to seven days, like `1h`")),
+    }
 }
 
 fn confirm_within(text: &str) -> Result<Duration, No> {

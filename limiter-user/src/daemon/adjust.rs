@@ -297,6 +297,7 @@ impl Core {
             tracing::warn!(rule, "the rule expired and is skipped");
         }
         self.in_force = Some(Arc::new(InForce { sealed, reading: Some(reading) }));
+        self.readjust_observed();
         self.mend_bans();
         Ok(())
     }

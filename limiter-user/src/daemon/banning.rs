@@ -117,6 +117,8 @@ impl Core {
         let lifeline = match self.in_force.as_ref().map(|in_force| &in_force.reading) {
             // The kernel may fall back to the policy before by itself, whose lifeline has to hold then.
             _ if self.state.by_hand().pending.is_some() => Lifeline::of_all(),
+            // What is judged beside has a lifeline of its own.
+            _ if self.observed.is_some() => Lifeline::of_all(),
             Some(Some(reading)) => Lifeline::of(&reading.policy),
             Some(None) => Lifeline::of_all(),
             None => Lifeline::default(),

@@ -171,6 +171,7 @@ impl Core {
         why: &str,
     ) {
         self.state.change_by_hand(|by_hand| by_hand.pending = None);
+        self.end_observation("the policy in force fell back");
         tracing::warn!(
             generation = pending.generation,
             by = pending.by,

@@ -13,13 +13,14 @@ use super::audit::Audit;
 use super::bans::Ledger;
 use super::confirm::Pending;
 use super::guards::Guards;
+use super::observing::Observed;
 use super::prepare::{self, Basis, Demands, InForce, Prepared, Reading};
 use super::refusal::{Kind, Refusal};
 use super::safelist::{Safelist, own_peers};
 use super::sealed::{Sealed, format_time};
 use super::settings::Settings;
 use super::state::StateDirectory;
-use crate::control::api::SetPolicy;
+use crate::control::api::{Observation, SetPolicy};
 use crate::datapath::{Datapath, Facts, Image};
 use crate::policy::{Bundle, Diagnostic, Policy, Rule, Severity, Widths};
 use crate::requests::publish::Occasion;
@@ -61,6 +62,9 @@ pub struct Core {
     pub(super) before_pending: Option<Arc<InForce>>,
     /// Said until the next policy: one was not confirmed.
     pub(super) fell_back: Option<String>,
+    pub(super) observed: Option<Observed>,
+    /// What the last one found, once it has ended.
+    pub(super) last_observation: Option<Observation>,
     pub audit: Audit,
     /// Other things the operator should know.
     pub notices: Vec<String>,
@@ -90,6 +94,8 @@ impl Core {
             last_reload: None,
             before_pending: None,
             fell_back: None,
+            observed: None,
+            last_observation: None,
             audit: Audit::default(),
             notices: Vec::new(),
             requests: None,
@@ -156,6 +162,7 @@ impl Core {
             warnings: reading.warnings.clone(),
             changes,
             confirm_until: None,
+            observed_until: None,
             live: None,
         };
         if let Some(before) = &before
@@ -199,6 +206,7 @@ impl Core {
             self.state.change_by_hand(|by_hand| by_hand.pending = None);
             return Err(refusal);
         }
+        self.end_observation("another policy was put in force");
         self.before_pending = confirm_within.and(self.in_force.clone());
         self.fell_back = None;
         self.state.keep(&sealed);
@@ -409,24 +417,22 @@ impl Core {
             return;
         }
         let meter = &tables.meters[usize::from(tables.penalties[1].meter)];
-        self.keep_safe_as_wide(Widths { ipv4: meter.width_v4, ipv6: meter.width_v6 });
+        let widths = Widths { ipv4: meter.width_v4, ipv6: meter.width_v6 };
+        if let Some(datapath) = &mut self.datapath {
+            keep_safe_as_wide(datapath.as_mut(), &mut self.peers, widths);
+        }
     }
 
     /// The same, as addresses and routes are now.
     pub(super) fn follow_safelist(&mut self) {
         let Some(policy) = self.reading().map(|reading| &reading.policy) else { return };
         if policy.rules.iter().any(|rule| rule.penalty.is_some()) {
-            self.keep_safe_as_wide(policy.default.source);
+            let widths = policy.default.source;
+            if let Some(datapath) = &mut self.datapath {
+                keep_safe_as_wide(datapath.as_mut(), &mut self.peers, widths);
+            }
         }
-    }
-
-    fn keep_safe_as_wide(&mut self, widths: Widths) {
-        self.peers.extend(own_peers());
-        let safelist = Safelist::look(None, self.peers.iter().copied());
-        let Some(datapath) = &mut self.datapath else { return };
-        if let Err(error) = datapath.keep_safe(&safelist.sources(widths)) {
-            tracing::error!(%error, "the safelist of penalties is not what it should be");
-        }
+        self.keep_shadow_safe();
     }
 
     /// Marks the bans for the policy that is in force now.
@@ -454,5 +460,14 @@ impl Core {
         self.follow_interfaces();
         self.enforced = Some(sealed.generation);
         Ok(())
+    }
+}
+
+/// Tells a datapath whom no penalty may hit. `peers` learns whom the daemon talks to now.
+pub(super) fn keep_safe_as_wide(datapath: &mut dyn Datapath, peers: &mut BTreeSet<IpAddr>, widths: Widths) {
+    peers.extend(own_peers());
+    let safelist = Safelist::look(None, peers.iter().copied());
+    if let Err(error) = datapath.keep_safe(&safelist.sources(widths)) {
+        tracing::error!(%error, "the safelist of penalties is not what it should be");
     }
 }

@@ -16,6 +16,7 @@ mod lifeline;
 mod links;
 mod live;
 mod lockout;
+mod observing;
 mod pause;
 mod prepare;
 mod refusal;
@@ -38,6 +39,7 @@ use std::time::{Duration, Instant};
 pub use self::bans::By as BannedBy;
 pub use self::core::Core;
 pub use confirm::LONGEST as LONGEST_CONFIRM;
+pub use observing::{LONGEST as LONGEST_OBSERVATION, USUAL as USUAL_OBSERVATION};
 pub use pause::PAUSE_SECONDS;
 pub use prepare::{Demands, InForce, Reading, read};
 pub use refusal::{Kind, Refusal, words};
@@ -196,6 +198,7 @@ impl Daemon {
     pub fn tick(&self) {
         self.core().note_end_of_pause();
         self.core().sweep_bans();
+        self.core().end_observation_in_time();
         self.end_adjustments();
         self.audit_in_time();
         if self.core().is_unconfirmed() {
@@ -222,7 +225,9 @@ impl Daemon {
 
     /// What to do before the daemon ends: nobody listens to the program any more.
     pub fn stop_telling(&self) {
-        if let Some(datapath) = &mut self.core().datapath {
+        let mut core = self.core();
+        core.end_observation("limiterd ends");
+        if let Some(datapath) = &mut core.datapath {
             datapath.stop_trace();
             datapath.watch(Duration::ZERO);
         }
@@ -267,17 +272,7 @@ impl Daemon {
             self.core().refuse_while_pending()?;
         }
         let basis = self.core().basis();
-        let current = basis.in_force.as_ref().map(|in_force| in_force.sealed.hash.as_str());
-        if let Some(expected) = &wish.if_match
-            && current != Some(expected)
-        {
-            let now = current.unwrap_or("none");
-            return Err(Refusal::new(
-                Kind::Stale,
-                format!("the policy in force is not the one this change was made for: its hash is {now}"),
-                "look at it with `limiterctl get-policy`, then decide again",
-            ));
-        }
+        basis.require(wish.if_match.as_deref())?;
         let prepared = prepare::prepare(bundle, &basis, wish.demands)?;
         if !wish.dry_run {
             if wish.confirm_within.is_none() && !wish.demands.force {
@@ -293,13 +288,14 @@ impl Daemon {
             });
         Ok(SetPolicy {
             applied: false,
-            unchanged: current == Some(&prepared.hash),
+            unchanged: basis.in_force.as_ref().is_some_and(|found| found.sealed.hash == prepared.hash),
             generation: basis.generation,
             rules: prepared.reading.policy.rules.len(),
             hash: prepared.hash,
             warnings: prepared.reading.warnings,
             changes: prepared.changes,
             confirm_until: None,
+            observed_until: None,
             live,
         })
     }

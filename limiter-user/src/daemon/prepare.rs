@@ -58,6 +58,24 @@ pub struct Basis {
     pub shares_store: bool,
 }
 
+impl Basis {
+    /// Refuses a change that was made for another policy than the one in force. `if_match` is the hash of that.
+    pub fn require(&self, if_match: Option<&str>) -> Result<(), Refusal> {
+        let current = self.in_force.as_ref().map(|in_force| in_force.sealed.hash.as_str());
+        match if_match {
+            Some(expected) if current != Some(expected) => Err(Refusal::new(
+                Kind::Stale,
+                format!(
+                    "the policy in force is not the one this change was made for: its hash is {}",
+                    current.unwrap_or("none")
+                ),
+                "look at it with `limiterctl get-policy`, then decide again",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Demands {
     /// Accept a set file that lost more than half of its entries.

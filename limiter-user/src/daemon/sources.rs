@@ -11,10 +11,11 @@ use ipnet::IpNet;
 use limiter_common::abi::Meter;
 
 use super::core::Core;
+use super::prepare::Reading;
 use super::refusal::Refusal;
 use super::sealed::format_time;
 use crate::control::api::{Source, Sources};
-use crate::datapath::Bucket;
+use crate::datapath::{Bucket, Datapath};
 use crate::policy::MeterInfo;
 
 /// Most sources one answer may hold.
@@ -73,31 +74,36 @@ impl Core {
         if let Some(rule) = &query.rule {
             self.require_rule(rule)?;
         }
-        let meters = Meters::new(reading.meters.values().filter(|(info, _)| match &query.rule {
-            Some(rule) => info.rules.contains(rule),
-            None => true,
-        }));
-        let now = datapath.now();
-        let mut rows = Vec::new();
-        datapath.buckets(&mut |bucket| rows.extend(meters.row(&bucket, now, query.by)))?;
-        rows.sort_unstable_by_key(|row: &Row| (row.network, row.width));
-        let merged = rows.chunk_by(|a, b| (a.network, a.width) == (b.network, b.width));
-        let mut sources: Vec<Source> = merged.map(|buckets| meters.merge(buckets)).collect();
-        let order = |a: &Source, b: &Source| {
-            let key = |source: &Source| match query.sort {
-                Sort::Dropped => (source.dropped, source.passed),
-                Sort::Passed => (source.passed, source.dropped),
-            };
-            key(b).cmp(&key(a)).then(b.fill.total_cmp(&a.fill)).then_with(|| a.source.cmp(&b.source))
-        };
-        let top = query.top.min(MOST);
-        if top > 0 && top < sources.len() {
-            sources.select_nth_unstable_by(top - 1, order);
-        }
-        sources.truncate(top);
-        sources.sort_by(order);
-        Ok(Sources { sources })
+        worst(datapath.as_ref(), reading, query)
     }
+}
+
+/// Of the buckets of a datapath that judges by this policy.
+pub fn worst(datapath: &dyn Datapath, reading: &Reading, query: &Query) -> Result<Sources, Refusal> {
+    let meters = Meters::new(reading.meters.values().filter(|(info, _)| match &query.rule {
+        Some(rule) => info.rules.contains(rule),
+        None => true,
+    }));
+    let now = datapath.now();
+    let mut rows = Vec::new();
+    datapath.buckets(&mut |bucket| rows.extend(meters.row(&bucket, now, query.by)))?;
+    rows.sort_unstable_by_key(|row: &Row| (row.network, row.width));
+    let merged = rows.chunk_by(|a, b| (a.network, a.width) == (b.network, b.width));
+    let mut sources: Vec<Source> = merged.map(|buckets| meters.merge(buckets)).collect();
+    let order = |a: &Source, b: &Source| {
+        let key = |source: &Source| match query.sort {
+            Sort::Dropped => (source.dropped, source.passed),
+            Sort::Passed => (source.passed, source.dropped),
+        };
+        key(b).cmp(&key(a)).then(b.fill.total_cmp(&a.fill)).then_with(|| a.source.cmp(&b.source))
+    };
+    let top = query.top.min(MOST);
+    if top > 0 && top < sources.len() {
+        sources.select_nth_unstable_by(top - 1, order);
+    }
+    sources.truncate(top);
+    sources.sort_by(order);
+    Ok(Sources { sources })
 }
 
 impl<'a> Meters<'a> {

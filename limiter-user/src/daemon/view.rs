@@ -274,6 +274,7 @@ impl Core {
             warnings: self.reading().map_or_else(Vec::new, |reading| reading.warnings.clone()),
             changes: Vec::new(),
             confirm_until: None,
+            observed_until: None,
             live: None,
         })
     }

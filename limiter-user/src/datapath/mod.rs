@@ -264,6 +264,9 @@ impl Explanation {
 /// Counters of one rule, summed over CPUs: `[outcome][family]`.
 pub type RuleTotals = [[Counter; FAMILIES]; OUTCOMES];
 
+/// Packets of one rule of a policy judged beside: `[dropped by the one in force][it would drop them]`.
+pub type Comparison = [[Counter; 2]; 2];
+
 /// What guards packets. Every method may be slow (system calls); none waits for the network.
 pub trait Datapath: Send {
     /// The text kept beside the policy in force; `None` when no policy was ever published here.
@@ -319,6 +322,19 @@ pub trait Datapath: Send {
 
     /// Ends a trace: the program is the one before.
     fn stop_trace(&mut self);
+
+    /// Judges every packet by another policy too, which decides nothing: with buckets and counters of its own, and the
+    /// same bans. Takes the place of one that is judged beside already. Ends with this process.
+    fn observe(&mut self, image: Image<'_>) -> Result<(), Error>;
+
+    /// Ends that.
+    fn stop_observing(&mut self);
+
+    /// The datapath of the policy judged beside, while there is one: it guards nothing.
+    fn shadow(&mut self) -> Option<&mut dyn Datapath>;
+
+    /// How its verdicts differ, by the counter slots of its rules; slots without a packet left out.
+    fn compared(&self) -> Result<Vec<(u16, Comparison)>, Error>;
 
     /// Guards an interface. One that is guarded already in that mode (or any, for `Auto`) is left as it is.
     /// `replace` takes the place of a foreign program.

@@ -10,14 +10,18 @@ use limiter_common::event::Event;
 use limiter_common::packet::Packet;
 
 use super::{
-    Bucket, Datapath, Error, Explanation, Facts, Host, Image, Interface, Mode, Refill, RuleTotals, TableUse,
-    Way, interface_names,
+    Bucket, Comparison, Datapath, Error, Explanation, Facts, Host, Image, Interface, Mode, Refill,
+    RuleTotals, TableUse, Way, interface_names,
 };
 
 /// Clones share one state, so a test keeps a hand on what the daemon holds, and a second daemon finds what
 /// the first left, as it would find pins.
 #[derive(Clone, Default)]
-pub struct Twin(Arc<Mutex<State>>);
+pub struct Twin {
+    state: Arc<Mutex<State>>,
+    /// [`State::shadow`], for who borrows it.
+    shadow: Option<Box<Self>>,
+}
 
 /// Everything a test may set or look at.
 pub struct State {
@@ -41,6 +45,9 @@ pub struct State {
     pub events_lost: u64,
     /// The trace that runs: of whom, decisions nobody has taken, and how many there were.
     pub trace: Option<(IpNet, Vec<Event>, u64)>,
+    /// What is judged beside, and what was found there.
+    pub shadow: Option<Twin>,
+    pub compared: BTreeMap<u16, Comparison>,
     /// Interfaces the host has, by name, with their index.
     pub present: BTreeMap<String, u32>,
     /// Interfaces that the policy in force names.
@@ -80,6 +87,8 @@ impl Default for State {
             events: Vec::new(),
             events_lost: 0,
             trace: None,
+            shadow: None,
+            compared: BTreeMap::new(),
             present: BTreeMap::new(),
             named: Vec::new(),
             foreign: BTreeMap::new(),
@@ -110,7 +119,7 @@ impl Twin {
 
     /// The shared state. Do not hold it across a call into the daemon.
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -236,6 +245,29 @@ impl Datapath for Twin {
 
     fn stop_trace(&mut self) {
         self.state().trace = None;
+    }
+
+    fn observe(&mut self, image: Image<'_>) -> Result<(), Error> {
+        let mut shadow = Self::default();
+        shadow.publish(image, &[], None)?;
+        self.state().shadow = Some(shadow.clone());
+        self.shadow = Some(Box::new(shadow));
+        Ok(())
+    }
+
+    fn stop_observing(&mut self) {
+        self.shadow = None;
+        let mut state = self.state();
+        state.shadow = None;
+        state.compared.clear();
+    }
+
+    fn shadow(&mut self) -> Option<&mut dyn Datapath> {
+        self.shadow.as_deref_mut().map(|shadow| shadow as &mut dyn Datapath)
+    }
+
+    fn compared(&self) -> Result<Vec<(u16, Comparison)>, Error> {
+        Ok(self.state().compared.iter().map(|(slot, comparison)| (*slot, *comparison)).collect())
     }
 
     fn attach(&mut self, interface: &str, mode: Mode, replace: bool) -> Result<Interface, Error> {

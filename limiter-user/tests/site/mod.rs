@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output};
 use std::time::Duration;
 
 use limiter_tests::clock::wait_for;
-use limiter_tests::namespace::{GUARDED_V4, Pair};
+use limiter_tests::namespace::{GUARDED, GUARDED_V4, Pair};
 use serde_json::Value;
 
 /// Five pings, then one a minute.
@@ -49,6 +49,19 @@ pub fn ping_of(pair: &Pair, count: u32, bytes: u32) -> u64 {
     answers.and_then(|answers| answers.split(' ').next()?.parse().ok()).unwrap_or_else(|| {
         panic!("ping says: {text}{}", String::from_utf8_lossy(&output.stderr));
     })
+}
+
+/// Id of the program on the guarded interface.
+pub fn program(pair: &Pair) -> String {
+    let output = pair.guarded.command("ip").args(["-details", "link", "show", GUARDED]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (_, rest) = text.split_once("prog/xdp id ").unwrap_or_else(|| panic!("no program: {text}"));
+    rest.split(' ').next().unwrap().to_owned()
+}
+
+/// Waits until another program than that is there.
+pub fn another_program(pair: &Pair, than: &str) -> String {
+    wait_for("another program", Duration::from_secs(60), || Some(program(pair)).filter(|id| id != than))
 }
 
 pub struct Site {

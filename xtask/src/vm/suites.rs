@@ -29,7 +29,7 @@ const fn choice(name: &'static str, seconds: u64) -> Choice {
 }
 
 /// On kernels that limiter runs on. The times are for an emulated processor on a busy machine.
-const ENOUGH: [Choice; 16] = [
+const ENOUGH: [Choice; 17] = [
     choice("virtio", 300),
     choice("kernel_table", 300),
     choice("kernel_datapath", 300),
@@ -46,6 +46,7 @@ const ENOUGH: [Choice; 16] = [
     choice("kernel", 900),
     choice("lifecycle", 900),
     choice("trace", 900),
+    choice("observe", 900),
 ];
 /// On those below the floor.
 const TOO_OLD: [Choice; 1] = [choice("floor", 120)];

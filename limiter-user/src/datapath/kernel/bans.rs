@@ -151,6 +151,9 @@ impl Kernel {
             kinds |= BANS_OF_PREFIXES;
         }
         self.selector.set_bans(kinds);
+        if let Some(observation) = &self.observation {
+            observation.set_bans(kinds);
+        }
         Ok(())
     }
 

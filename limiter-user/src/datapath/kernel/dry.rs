@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aya::maps::MapData;
-use limiter_common::abi::{Ban, BucketSet, Description, POLICY_SLOTS, Row, WAYS};
+use limiter_common::abi::{Ban, BucketSet, Description, Geometry, POLICY_SLOTS, Row, WAYS};
 use limiter_common::bucket;
 use limiter_common::hash::Keys;
 use limiter_common::judge::Engine;
@@ -15,11 +15,25 @@ use limiter_common::table::{Set, Word};
 
 use super::Kernel;
 use super::bans::BanMaps;
+use super::clock::Clock;
 use super::load::{self, refused};
 use super::mapped::Mapped;
 use crate::datapath::{Error, Explanation, Way};
 
 impl Kernel {
+    /// What the program's coarse clock says at this moment. The kernel's own is no stand-in: it may be a tick behind.
+    fn coarse_now(&self) -> Result<u64, Error> {
+        let clock = match self.clock.get() {
+            Some(clock) => clock,
+            None => {
+                let clock = Clock::load()?;
+                self.clock.get_or_init(|| clock)
+            }
+        };
+        let Geometry { jiffies, jiffy, .. } = self.geometry;
+        Ok(bucket::coarse_ticks(clock.read()?.jiffies, jiffies, jiffy))
+    }
+
     /// See [`crate::datapath::Datapath::explain`].
     pub(super) fn judge_dry(&self, packet: &Packet, way: &Way) -> Result<Option<Explanation>, Error> {
         let header = self.header();
@@ -40,17 +54,12 @@ impl Kernel {
                 .map_or(&[], |image| std::slice::from_raw_parts(image.get(0), header.sealed_row as usize));
             (rows, &*self.policies.get(slot))
         };
-        let now = [load::coarse_monotonic_ns(), load::monotonic_ns()];
+        let precise = bucket::ticks(load::monotonic_ns(), self.geometry.epoch);
+        let now = [self.coarse_now()?, precise];
         let bans = self.ban_maps()?;
         let proven = Proven::try_from(self.map("PROVEN")?).map_err(refused)?;
-        let copy = || Copy {
-            kernel: self,
-            rows,
-            bans: &bans,
-            proven: &proven,
-            now: now.map(|now| bucket::ticks(now, self.geometry.epoch)),
-            written: RefCell::default(),
-        };
+        let copy =
+            || Copy { kernel: self, rows, bans: &bans, proven: &proven, now, written: RefCell::default() };
         Ok(Some(Explanation::of(&copy(), &copy(), tables, packet, way)))
     }
 }

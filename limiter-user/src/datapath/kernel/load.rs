@@ -7,12 +7,13 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, MapData};
-use aya::programs::{ProgramError, TestRun as _, TestRunOptions, Xdp};
+use aya::programs::ProgramError;
 use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
 use limiter_common::abi::{ABI_VERSION, Geometry, POLICY_SLOTS, Row, WAYS};
 use nix::time::ClockId;
 
 use super::btf;
+use super::clock::{Clock, Moment};
 use super::sys::{self, Plain};
 use crate::datapath::{Error, Options};
 
@@ -25,14 +26,14 @@ pub static PROBE: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_PROBE"));
 /// What guards while somebody traces, on the same maps: see `limiter-ebpf/src/bin/trace.rs`.
 pub static TRACE: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_TRACE"));
 
+/// What guards while another policy is judged beside: see `limiter-ebpf/src/bin/observe.rs`.
+pub static OBSERVE: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_OBSERVE"));
+
 /// Marks who is proven: see `limiter-ebpf/src/bin/proof.rs`.
 pub static PROOF: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_PROOF"));
 
-/// Tells how the program's two clocks stand to each other: see `limiter-ebpf/src/bin/clock.rs`.
-static CLOCK: &[u8] = include_bytes_aligned!(env!("LIMITER_OBJECT_CLOCK"));
-
 /// Maps of the object, which are pinned under their names in lower case.
-const MAPS: [&str; 17] = [
+const MAPS: [&str; 18] = [
     "POLICIES",
     "PREFIXES",
     "CONTROL",
@@ -50,7 +51,11 @@ const MAPS: [&str; 17] = [
     "EVENTS",
     "EVENT_SHARES",
     "EVENTS_LOST",
+    DECIDED,
 ];
+
+/// What two programs share that one packet goes through.
+pub const DECIDED: &str = "DECIDED";
 
 const GEOMETRY: &str = "geometry";
 
@@ -215,37 +220,17 @@ fn geometry(options: &Options) -> Result<Geometry, Error> {
         return Ok(found);
     }
     let ways = options.buckets.max(64).next_power_of_two();
-    let (epoch, jiffies) = epoch()?;
+    let Moment { coarse_ns, jiffies } = Clock::load()?.read()?;
     let geometry = Geometry {
         abi: ABI_VERSION,
         sets: ways / WAYS as u32,
         seed: random()?,
-        epoch,
+        epoch: coarse_ns,
         jiffies,
         jiffy: tick_ns() << 6,
     };
     pin_geometry(&options.pin, &geometry)?;
     Ok(geometry)
-}
-
-/// A moment by both of the program's clocks: the coarse monotonic one in ns, and the tick counter.
-///
-/// The kernel moves both in one step, and the counter by whole periods of the monotonic clock, so they stay together.
-fn epoch() -> Result<(u64, u64), Error> {
-    let mut ebpf = EbpfLoader::new().load(CLOCK).map_err(refused)?;
-    let missing = || Error::Refused { reason: "the clock program is missing from its object".to_owned() };
-    let program: &mut Xdp = ebpf.program_mut("clock").ok_or_else(missing)?.try_into().map_err(refused)?;
-    program.load().map_err(refused)?;
-    let mut read = [0; 64];
-    let options = TestRunOptions {
-        data_in: Some(&[0; 64]),
-        data_out: Some(&mut read),
-        repeat: 1,
-        ..TestRunOptions::default()
-    };
-    program.test_run(options).map_err(refused)?;
-    let (numbers, _) = read.as_chunks::<8>();
-    Ok((u64::from_ne_bytes(numbers[1]), u64::from_ne_bytes(numbers[0])))
 }
 
 fn random() -> Result<[u64; 4], Error> {
@@ -261,16 +246,7 @@ fn random() -> Result<[u64; 4], Error> {
 
 /// The kernel program's precise clock.
 pub fn monotonic_ns() -> u64 {
-    read(ClockId::CLOCK_MONOTONIC)
-}
-
-/// Its coarse one, but for a few ns.
-pub fn coarse_monotonic_ns() -> u64 {
-    read(ClockId::CLOCK_MONOTONIC_COARSE)
-}
-
-fn read(clock: ClockId) -> u64 {
-    let time = nix::time::clock_gettime(clock).ok();
+    let time = nix::time::clock_gettime(ClockId::CLOCK_MONOTONIC).ok();
     time.map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
@@ -297,7 +273,7 @@ pub fn pin_again(pin: &Path, ebpf: &Ebpf, geometry: &Geometry) -> Result<(), Err
     Ok(())
 }
 
-fn make_directory(pin: &Path) -> Result<(), Error> {
+pub fn make_directory(pin: &Path) -> Result<(), Error> {
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)

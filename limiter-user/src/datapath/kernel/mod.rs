@@ -5,6 +5,7 @@
 
 mod bans;
 mod btf;
+mod clock;
 mod control;
 mod dry;
 mod events;
@@ -14,6 +15,7 @@ mod links;
 mod load;
 mod mapped;
 mod netlink;
+mod observe;
 mod penalties;
 mod proof;
 mod refill;
@@ -21,8 +23,9 @@ mod relax;
 mod sys;
 mod trace;
 
+use std::cell::OnceCell;
 use std::fs;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -42,6 +45,7 @@ use limiter_common::packet::Packet;
 use limiter_common::verdict::OUTCOMES;
 use limiter_common::{bucket, hash};
 
+use self::clock::Clock;
 use self::control::Selector;
 use self::links::Guard;
 pub use self::load::FLOOR;
@@ -50,8 +54,8 @@ use self::mapped::Mapped;
 use self::proof::Proof;
 use self::sys::Plain;
 use super::{
-    Bucket, Datapath, Error, Explanation, Facts, Image, Interface, Mode, Options, Refill, RuleTotals,
-    TableUse, Way,
+    Bucket, Comparison, Datapath, Error, Explanation, Facts, Image, Interface, Mode, Options, Refill,
+    RuleTotals, TableUse, Way,
 };
 
 /// See the module.
@@ -74,19 +78,35 @@ pub struct Kernel {
     /// The prefix images by slot, held so that they can be pinned again.
     images: [Option<MapData>; POLICY_SLOTS],
     ring: RingBuf<MapData>,
+    /// Loaded when it is first asked.
+    clock: OnceCell<Clock>,
     /// The trace that runs.
     trace: Option<trace::Trace>,
+    /// What judges beside, while it does.
+    observation: Option<Box<observe::Observation>>,
 }
 
 impl Kernel {
     /// Adopts the maps and links under `options.pin`, or makes the maps.
     pub fn open(options: &Options) -> Result<Self, Error> {
-        let (mut ebpf, geometry) = load::load(load::OBJECT, options)?;
-        let program = if load::has_multi_buffer() { "limiter_frags" } else { "limiter" };
+        observe::forget(&options.pin);
+        let mut kernel = Self::load(load::OBJECT, ["limiter", "limiter_frags"], options)?;
+        kernel.keep_proof();
+        // Only a published policy is judged by; a guard without one cannot have been left behind.
+        kernel.renew_guards()?;
+        Ok(kernel)
+    }
+
+    /// Loads the program of the object, the second where frames come in several buffers, on the maps under
+    /// `options.pin`.
+    fn load(object: &[u8], programs: [&'static str; 2], options: &Options) -> Result<Self, Error> {
+        let (mut ebpf, geometry) = load::load(object, options)?;
+        let program = programs[usize::from(load::has_multi_buffer())];
         xdp(&mut ebpf, program)?.load().map_err(refused_program)?;
-        let mut kernel = Self {
+        Ok(Self {
             options: options.clone(),
             trace: None,
+            observation: None,
             geometry,
             program,
             guards: Guard::adopt(&options.pin)?,
@@ -100,15 +120,9 @@ impl Kernel {
             proof: Ok(None),
             images: adopt_images(&options.pin)?,
             ring: events::ring(&options.pin)?,
+            clock: OnceCell::new(),
             ebpf,
-        };
-        kernel.keep_proof();
-        // Only a published policy is judged by; a guard without one cannot have been left behind.
-        let fd = xdp(&mut kernel.ebpf, kernel.program)?.fd().map_err(refused)?;
-        for guard in &kernel.guards {
-            guard.update(fd.as_fd())?;
-        }
-        Ok(kernel)
+        })
     }
 
     /// Loads the probe on the maps under `options.pin`, for tests and benches. Its programs are not loaded yet.
@@ -158,6 +172,23 @@ impl Kernel {
     /// The guard's program, for `BPF_PROG_TEST_RUN`.
     pub fn program(&mut self) -> Result<&mut Xdp, Error> {
         xdp(&mut self.ebpf, self.program)
+    }
+
+    /// What is to be behind every link now.
+    fn guarding(&mut self) -> Result<OwnedFd, Error> {
+        let program = match (&mut self.trace, &mut self.observation) {
+            (Some(trace), _) => trace.program()?,
+            (None, Some(observation)) => observation.program()?,
+            (None, None) => xdp(&mut self.ebpf, self.program)?.fd().map_err(refused)?,
+        };
+        program.as_fd().try_clone_to_owned().map_err(|error| Error::io("hold a program", error))
+    }
+
+    /// Puts it there. One whose interface went away is no reason to leave the others.
+    fn renew_guards(&mut self) -> Result<(), Error> {
+        let program = self.guarding()?;
+        let renewed: Vec<_> = self.guards.iter().map(|guard| guard.update(program.as_fd())).collect();
+        renewed.into_iter().collect()
     }
 
     fn slot(&self) -> u32 {
@@ -401,6 +432,22 @@ impl Datapath for Kernel {
         self.end_trace();
     }
 
+    fn observe(&mut self, image: Image<'_>) -> Result<(), Error> {
+        self.begin_observation(image)
+    }
+
+    fn stop_observing(&mut self) {
+        self.end_observation();
+    }
+
+    fn shadow(&mut self) -> Option<&mut dyn Datapath> {
+        self.observation.as_mut().map(|observation| observation.shadow() as &mut dyn Datapath)
+    }
+
+    fn compared(&self) -> Result<Vec<(u16, Comparison)>, Error> {
+        self.observation.as_ref().map_or(Ok(Vec::new()), |observation| observation.compared())
+    }
+
     fn attach(&mut self, interface: &str, mode: Mode, replace: bool) -> Result<Interface, Error> {
         let index = links::index_of(interface)?;
         self.drop_defunct();
@@ -415,7 +462,7 @@ impl Datapath for Kernel {
         }
         self.ensure_pinned()?;
         self.keep_proof();
-        let program = xdp(&mut self.ebpf, self.program)?.fd().map_err(refused)?;
+        let program = self.guarding()?;
         let guard = Guard::attach(&self.options.pin, program.as_fd(), interface, mode, replace)?;
         let attached = guard.interface();
         self.guards.push(guard);
@@ -448,6 +495,9 @@ impl Datapath for Kernel {
 
     fn follow_interfaces(&mut self) -> Vec<String> {
         self.write_interfaces();
+        if let Some(observation) = &mut self.observation {
+            observation.shadow().write_interfaces();
+        }
         self.absent()
     }
 
@@ -475,7 +525,8 @@ impl Datapath for Kernel {
     }
 
     fn tidy(&mut self) -> bool {
-        self.thin_filter()
+        let shadow = self.observation.as_mut().is_some_and(|observation| observation.shadow().thin_filter());
+        self.thin_filter() | shadow
     }
 
     fn table(&self) -> Result<TableUse, Error> {

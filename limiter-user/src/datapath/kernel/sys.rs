@@ -11,7 +11,7 @@ use std::path::Path;
 
 use aya::Pod;
 use limiter_common::abi::{
-    Ban, BucketSet, Control, CrowdCell, FilterLine, Geometry, LoneWord, Row, RuleCounters,
+    Ban, BucketSet, Compared, Control, CrowdCell, FilterLine, Geometry, LoneWord, Row, RuleCounters,
 };
 use limiter_common::event::TraceTarget;
 
@@ -195,4 +195,16 @@ macro_rules! plain {
     };
 }
 
-plain!(Ban, BucketSet, Control, CrowdCell, FilterLine, Geometry, LoneWord, Row, RuleCounters, TraceTarget);
+plain!(
+    Ban,
+    BucketSet,
+    Compared,
+    Control,
+    CrowdCell,
+    FilterLine,
+    Geometry,
+    LoneWord,
+    Row,
+    RuleCounters,
+    TraceTarget
+);

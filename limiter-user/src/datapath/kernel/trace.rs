@@ -4,12 +4,12 @@
 //! Should the daemon die meanwhile, its deadline ends it in the kernel, and the next daemon puts its own program behind
 //! every link anyway.
 
-use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aya::Ebpf;
 use aya::maps::{Array, PerCpuArray};
+use aya::programs::ProgramFd;
 use aya_log::EbpfLogger;
 use ipnet::IpNet;
 use limiter_common::event::{Event, FRAME_BYTES, TraceTarget};
@@ -23,6 +23,7 @@ use crate::datapath::{Datapath as _, Error};
 /// A trace that runs.
 pub struct Trace {
     ebpf: Ebpf,
+    name: &'static str,
     logger: EbpfLogger<Decisions>,
     decisions: Decisions,
 }
@@ -50,6 +51,10 @@ impl Log for Decisions {
 }
 
 impl Trace {
+    pub(super) fn program(&mut self) -> Result<&ProgramFd, Error> {
+        xdp(&mut self.ebpf, self.name)?.fd().map_err(refused)
+    }
+
     /// See [`crate::datapath::Datapath::traced`].
     pub fn take(&mut self, visit: &mut dyn FnMut(&Event)) -> u64 {
         // Before the log is read: what is decided meanwhile is for the next time.
@@ -124,27 +129,19 @@ impl Kernel {
         map.set(0, Plain(target(prefix, until)), 0).map_err(refused)?;
         let decisions = Decisions::default();
         let logger = EbpfLogger::init_with_logger(&mut ebpf, decisions.clone()).map_err(refused)?;
-        let program = xdp(&mut ebpf, name)?.fd().map_err(refused)?;
-        let updated = self.guards.iter().try_for_each(|guard| guard.update(program.as_fd()));
-        self.trace = Some(Trace { ebpf, logger, decisions });
-        if updated.is_err() {
+        self.trace = Some(Trace { ebpf, name, logger, decisions });
+        let renewed = self.renew_guards();
+        if renewed.is_err() {
             self.end_trace();
         }
-        updated
+        renewed
     }
 
     /// Puts the program behind the links that was there before.
     pub(super) fn end_trace(&mut self) {
-        if self.trace.take().is_none() {
-            return;
-        }
-        let program = xdp(&mut self.ebpf, self.program).and_then(|program| program.fd().map_err(refused));
-        let updated = program.and_then(|program| {
-            // One whose interface went away is no reason to leave the others.
-            let all: Vec<_> = self.guards.iter().map(|guard| guard.update(program.as_fd())).collect();
-            all.into_iter().collect::<Result<(), Error>>()
-        });
-        if let Err(error) = updated {
+        if self.trace.take().is_some()
+            && let Err(error) = self.renew_guards()
+        {
             tracing::warn!(%error, "after a trace");
         }
     }
