@@ -142,6 +142,48 @@ fn bans_outlive_crash_restart_and_a_cleared_bpf_file_system() {
     drop(daemon);
 }
 
+/// What the policy file holds, or no file; whether another policy waits to be confirmed when the host goes down.
+#[test]
+fn bans_and_what_was_changed_by_hand_hold_after_a_reboot_whatever_becomes_of_the_policy() {
+    let dynamic = "version = 1\n[sets]\nsuspects = { dynamic = true, max = 9 }\n[[rule]]\nname = \"suspects\"\nfrom = \"suspects\"\nverdict = \"drop\"\n[[rule]]\nname = \"dns\"\nto = \"udp/53\"\nverdict = \"drop\"\n";
+    let from = |source: &str| ethernet(&[], IPV4, &V4::from(source).packet(UDP, &udp(1, 9, b"")));
+    let query = ethernet(&[], IPV4, &V4::from("192.0.2.9").packet(UDP, &udp(1, 53, b"")));
+    let [banned, suspect, other] = ["203.0.113.9", "198.51.100.9", "192.0.2.9"].map(from);
+    for (what, file, waits) in [
+        ("as it was", Some(dynamic), false),
+        ("another waits", Some(dynamic), true),
+        ("a bad file", Some("version = 1\n[[rule]]\n"), false),
+        ("a bad file, and another waits", Some("version = 1\n[[rule]]\n"), true),
+        ("no file", None, false),
+        ("no file, and another waits", None, true),
+    ] {
+        let site = Site::new();
+        let policy = site.path("policy.toml");
+        fs::write(&policy, dynamic).unwrap();
+        let mut daemon = site.start();
+        site.ctl(&["ban", "203.0.113.9", "--for", "forever"], "").expect(what);
+        site.ctl(&["add-to", "suspects", "198.51.100.9", "--for", "1h"], "").expect(what);
+        site.ctl(&["override", "dns", "--mode", "off", "--for", "1h"], "").expect(what);
+        if waits {
+            fs::write(site.path("next.toml"), "version = 1\n").unwrap();
+            let next = site.path("next.toml").display().to_string();
+            site.ctl(&["set-policy", &next, "--confirm", "1h"], "").expect(what);
+        }
+        daemon.kill();
+        limiter_user::datapath::Kernel::detach_direct(site.pin.path(), None).unwrap();
+        match file {
+            Some(text) => fs::write(&policy, text).unwrap(),
+            None => fs::remove_file(&policy).unwrap(),
+        }
+        let _daemon = site.start();
+        let mut wire = Wire::open(&site.pair);
+        let sent = [&banned, &suspect, &other, &query].map(Clone::clone);
+        assert!(wire.pass(&sent) == sent[2..], "{what}");
+        let bans = site.ctl(&["bans"], "").unwrap();
+        assert_eq!(bans["bans"][0]["source"], "203.0.113.9", "{what}");
+    }
+}
+
 #[test]
 fn a_hundred_thousand_bans_load_in_one_call() {
     let site = Site::new();

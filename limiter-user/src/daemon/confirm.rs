@@ -136,6 +136,8 @@ impl Core {
                 let (generation, by) = (sealed.generation, sealed.applied_by.clone());
                 let pending = Pending { generation, until: SystemTime::now() + left, by };
                 self.state.change_by_hand(|by_hand| by_hand.pending = Some(pending));
+                // The lifeline of the policy before has to hold when that comes back.
+                self.mend_bans();
             }
             (Some(pending), left)
                 if enforced.as_ref().map(|held| held.generation) == Some(pending.generation) =>

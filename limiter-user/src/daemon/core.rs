@@ -102,10 +102,11 @@ impl Core {
         };
         core.note_table_size();
         core.adopt();
-        core.take_up_pending();
-        // Before the first policy is published, so that nothing is judged without them.
+        // Before the first policy is published, so that nothing is judged without them: also before that which comes
+        // back because another was not confirmed.
         core.take_up_bans()?;
-        let remembered = if core.in_force.is_none() { core.state.latest() } else { None };
+        core.take_up_pending();
+        let remembered = if core.enforced.is_none() { core.state.latest() } else { None };
         let last_read = core
             .in_force
             .as_ref()
