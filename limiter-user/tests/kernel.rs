@@ -9,6 +9,7 @@ mod site;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -109,6 +110,51 @@ fn a_foreign_program_is_left_alone_unless_replaced() {
     assert!(foreign.ctl(&["detach", GUARDED]).status.success());
     assert!(site.ctl(&["attach", GUARDED]).status.success());
     assert_eq!(site.ctl(&["status"]).status.code(), Some(0));
+}
+
+/// The loopback interface has no native mode, which kernels from 6.3 say beforehand: its guard is not touched at all.
+#[test]
+fn a_mode_that_cannot_be_had_leaves_the_guard_there_is() {
+    const LOCALHOST: &str = "127.0.0.1";
+    let answers = |pair: &Pair| {
+        let mut command = pair.guarded.command("ping");
+        command.args(["-c", "1", "-W", "1", "-q", LOCALHOST]).output().unwrap().status.success()
+    };
+    let refuse = |site: &Site, arguments: &[&str]| {
+        let output = site.ctl(arguments);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains("native"), "{error}");
+    };
+    let pair = Pair::addressed();
+    pair.guarded.ip(&["link", "set", "lo", "up"]);
+    assert!(answers(&pair));
+    let mut site = Site::new("mode");
+    let policy = "version = 1\n[[rule]]\nname = \"ping\"\nto = [\"icmp/echo-request\"]\nverdict = \"drop\"\n";
+    fs::write(site.path("policy.toml"), policy).unwrap();
+    site.start(&pair, "lo");
+    let mode = |site: &Site| site.json(&["status"])["interfaces"][0]["mode"].clone();
+    assert_eq!((mode(&site), answers(&pair)), ("generic".into(), false));
+    let guard = |site: &Site| fs::metadata(site.pin.join("link-1")).unwrap().ino();
+    let before = guard(&site);
+
+    refuse(&site, &["attach", "lo", "--mode", "native"]);
+    assert_eq!((mode(&site), answers(&pair)), ("generic".into(), false));
+    if limiter_user::nic::features(1).is_ok() {
+        assert_eq!(guard(&site), before, "the same guard");
+    }
+
+    // A daemon that is to guard in native mode keeps what it finds, too.
+    site.end("-KILL");
+    site.environment.push(("LIMITER_MODE".to_owned(), "native".to_owned()));
+    site.start(&pair, "lo");
+    assert_eq!((mode(&site), answers(&pair)), ("generic".into(), false));
+
+    // Somebody else's program is back, or was not touched, where it cannot be replaced.
+    let mut other = Site::new("mode-other");
+    other.start(&pair, GUARDED);
+    refuse(&other, &["attach", "lo", "--mode", "native", "--replace"]);
+    assert!(!answers(&pair), "the program there was drops");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use super::{netlink, sys};
 use crate::datapath::{Error, Interface, Mode};
+use crate::nic::features;
 
 const SKB_MODE: u32 = 1 << 1;
 const DRIVER_MODE: u32 = 1 << 2;
@@ -55,7 +56,8 @@ impl Guard {
         Ok(guards)
     }
 
-    /// Attaches `program` and pins the link. `Auto` tries native first.
+    /// Attaches `program` and pins the link. `Auto` tries native first. A program that was to be replaced is put back
+    /// where that fails.
     pub fn attach(
         pin: &Path,
         program: BorrowedFd<'_>,
@@ -64,16 +66,37 @@ impl Guard {
         replace: bool,
     ) -> Result<Self, Error> {
         let index = index_of(interface)?;
-        if let Some((found, id)) = state(index)?.program {
-            if !replace {
-                return Err(Error::ForeignProgram {
-                    interface: interface.to_owned(),
-                    id,
-                    name: sys::program_name(id),
-                });
-            }
-            remove_foreign(index, found)?;
+        let Some((found, id)) = state(index)?.program else {
+            return Self::create(pin, program, interface, index, mode);
+        };
+        if !replace {
+            return Err(Error::ForeignProgram {
+                interface: interface.to_owned(),
+                id,
+                name: sys::program_name(id),
+            });
         }
+        require_mode(interface, index, mode)?;
+        let foreign = sys::program(id);
+        remove_foreign(index, found)?;
+        Self::create(pin, program, interface, index, mode).inspect_err(|_| {
+            let back = foreign.and_then(|foreign| netlink::set_program(index, found, Some(foreign.as_fd())));
+            match back {
+                Ok(()) => tracing::warn!(interface, id, "the program that was to be replaced is back"),
+                Err(error) => {
+                    tracing::error!(interface, id, %error, "the replaced program cannot be put back");
+                }
+            }
+        })
+    }
+
+    fn create(
+        pin: &Path,
+        program: BorrowedFd<'_>,
+        interface: &str,
+        index: u32,
+        mode: Mode,
+    ) -> Result<Self, Error> {
         let create = |flags| sys::link_create(program, index, flags);
         let link = match mode {
             Mode::Generic => create(SKB_MODE),
@@ -115,7 +138,7 @@ impl Guard {
     }
 
     /// Ends the guard.
-    pub fn detach(self, pin: &Path) -> Result<(), Error> {
+    pub fn detach(&self, pin: &Path) -> Result<(), Error> {
         let doing = || format!("detach from interface {}", self.index);
         match sys::link_detach(self.link.as_fd()) {
             // Gone already, with its interface.
@@ -159,8 +182,18 @@ fn remove_foreign(index: u32, mode: Mode) -> Result<(), Error> {
     if by_link {
         Ok(())
     } else {
-        netlink::remove_program(index, mode).map_err(|error| Error::io(doing(), error))
+        netlink::set_program(index, mode, None).map_err(|error| Error::io(doing(), error))
     }
+}
+
+/// Refuses a mode that the driver has not, before anything makes room for it. Kernels before 6.3 cannot be asked: there
+/// it has to be tried.
+pub fn require_mode(interface: &str, index: u32, mode: Mode) -> Result<(), Error> {
+    let has_native = || features(index).map_or(true, |features| features.native);
+    if mode == Mode::Native && !has_native() {
+        return Err(Error::NativeUnsupported { interface: interface.to_owned() });
+    }
+    Ok(())
 }
 
 /// What the kernel's number means here.

@@ -451,19 +451,34 @@ impl Datapath for Kernel {
     fn attach(&mut self, interface: &str, mode: Mode, replace: bool) -> Result<Interface, Error> {
         let index = links::index_of(interface)?;
         self.drop_defunct();
-        if let Some(position) = self.guards.iter().position(|guard| guard.index() == index) {
-            if let Some(found) = self.guards[position].interface()
-                && (mode == Mode::Auto || mode == found.mode)
-            {
-                return Ok(found);
-            }
-            tracing::warn!(interface, %mode, "changing the mode: packets pass unjudged until it is done");
-            self.guards.remove(position).detach(&self.options.pin)?;
+        let held = self.guards.iter().position(|guard| guard.index() == index);
+        let before = held.and_then(|position| self.guards[position].interface());
+        if let Some(found) = &before
+            && (mode == Mode::Auto || mode == found.mode)
+        {
+            return Ok(found.clone());
         }
         self.ensure_pinned()?;
         self.keep_proof();
         let program = self.guarding()?;
-        let guard = Guard::attach(&self.options.pin, program.as_fd(), interface, mode, replace)?;
+        if let Some(position) = held {
+            links::require_mode(interface, index, mode)?;
+            tracing::warn!(interface, %mode, "changing the mode: packets pass unjudged until it is done");
+            self.guards[position].detach(&self.options.pin)?;
+            self.guards.remove(position);
+        }
+        let attach =
+            |mode, replace| Guard::attach(&self.options.pin, program.as_fd(), interface, mode, replace);
+        let guard = match (attach(mode, replace), before) {
+            (Ok(guard), _) => guard,
+            (Err(error), None) => return Err(error),
+            // The kernel takes none beside one in another mode, so that had to go first.
+            (Err(error), Some(before)) => {
+                self.guards.push(attach(before.mode, false)?);
+                tracing::warn!(interface, mode = %before.mode, "mode not changed: the guard there was is back");
+                return Err(error);
+            }
+        };
         let attached = guard.interface();
         self.guards.push(guard);
         attached.ok_or_else(|| Error::NoSuchInterface { interface: interface.to_owned() })
@@ -476,7 +491,8 @@ impl Datapath for Kernel {
             .iter()
             .position(|guard| guard.index() == index)
             .ok_or_else(|| Error::NotAttached { interface: interface.to_owned() })?;
-        self.guards.remove(position).detach(&self.options.pin)?;
+        self.guards[position].detach(&self.options.pin)?;
+        self.guards.remove(position);
         if self.guards.is_empty() {
             // Its pin goes too, and without one it would end with this process.
             self.proof = Ok(None);

@@ -1,6 +1,7 @@
 //! What the kernel says of an interface and of the XDP programs on it.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -53,14 +54,15 @@ fn program(attributes: &[LinkXdp]) -> Option<(Mode, u32)> {
     Some((mode?, id?))
 }
 
-/// Takes away a program that was attached through netlink.
-pub fn remove_program(index: u32, mode: Mode) -> io::Result<()> {
+/// Attaches a program through netlink, or takes away the one that is there by it.
+pub fn set_program(index: u32, mode: Mode, program: Option<BorrowedFd<'_>>) -> io::Result<()> {
     const SKB_MODE: u32 = 1 << 1;
     const DRIVER_MODE: u32 = 1 << 2;
     let flags = if mode == Mode::Generic { SKB_MODE } else { DRIVER_MODE };
+    let descriptor = program.map_or(-1, |program| program.as_raw_fd());
     let mut message = LinkMessage::default();
     message.header.index = index;
-    message.attributes.push(LinkAttribute::Xdp(vec![LinkXdp::Fd(-1), LinkXdp::Flags(flags)]));
+    message.attributes.push(LinkAttribute::Xdp(vec![LinkXdp::Fd(descriptor), LinkXdp::Flags(flags)]));
     request(RouteNetlinkMessage::SetLink(message), NLM_F_REQUEST | NLM_F_ACK).map(drop)
 }
 

@@ -150,9 +150,14 @@ fn object_info(object: BorrowedFd<'_>) -> io::Result<[u32; 64]> {
     Ok(info)
 }
 
-/// Name of a program, where the kernel permits to ask (CAP_SYS_ADMIN).
+/// The program of that id, where the kernel permits to ask (CAP_SYS_ADMIN).
+pub fn program(id: u32) -> io::Result<OwnedFd> {
+    bpf(BPF_PROG_GET_FD_BY_ID, &[(0, id)]).map(owned)
+}
+
+/// Its name, likewise.
 pub fn program_name(id: u32) -> Option<String> {
-    let program = bpf(BPF_PROG_GET_FD_BY_ID, &[(0, id)]).map(owned).ok()?;
+    let program = program(id).ok()?;
     // `struct bpf_prog_info`: the 16-byte name begins at byte 64.
     let info = object_info(program.as_fd()).ok()?;
     let bytes: Vec<u8> = info[16..20].iter().flat_map(|word| word.to_ne_bytes()).collect();
