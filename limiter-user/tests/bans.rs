@@ -195,6 +195,24 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
+fn an_automatic_ban_of_whom_the_safelist_names_later_is_lifted() {
+    let host = Host::started(&["eth0"], "version = 1\n");
+    let automatic = ["203.0.113.9", "198.51.100.0/24", "198.18.0.7", "2001:db8:7::1", "198.18.0.8"];
+    let list: Vec<Value> = automatic.iter().map(|source| json!({"source": source})).collect();
+    assert_eq!(ban(&host, &json!({"bans": list, "by": "requests"})).0, 200);
+    stdout(&host, &["ban", "203.0.113.0/24"]);
+    let never = "version = 1\n[default]\nnever-ban = [\"203.0.113.9\", \"2001:db8:7::/48\"]\n";
+    assert_eq!(host.put_policy("", never).0, 200);
+    assert_eq!(sources(&host), ["198.18.0.7", "198.18.0.8", "198.51.100.0/24", "203.0.113.0/24"]);
+    let daemon = host.daemon.clone().unwrap();
+    daemon.core().peers.learn(["198.51.100.77".parse().unwrap(), "198.18.0.7".parse().unwrap()]);
+    daemon.core().reconcile(false);
+    assert_eq!(sources(&host), ["198.18.0.8", "203.0.113.0/24"], "what a hand made stays");
+    let held: Vec<String> = host.twin.state().bans.keys().map(ToString::to_string).collect();
+    assert_eq!(held, ["198.18.0.8/32", "203.0.113.0/24"]);
+}
+
+#[test]
 fn bans_are_marked_for_the_lifeline_of_the_policy_in_force() {
     let host = Host::started(&["eth0"], POLICY);
     stdout(&host, &["ban", "203.0.113.0/24"]);

@@ -185,6 +185,24 @@ fn bans_and_what_was_changed_by_hand_hold_after_a_reboot_whatever_becomes_of_the
 }
 
 #[test]
+fn every_next_hop_is_safe_whatever_table_and_however_many_ways_its_route_has() {
+    let site = Site::new();
+    let namespace = &site.pair.guarded;
+    namespace.ip(&["address", "add", "192.0.2.1/24", "dev", GUARDED]);
+    let hop = |last: &str| format!("192.0.2.{last}");
+    namespace.ip(&["route", "add", "default", "via", &hop("11")]);
+    namespace.ip(&["route", "add", "198.51.100.0/24", "table", "100", "via", &hop("12")]);
+    let ways = [hop("13"), hop("14")];
+    let ways = ["nexthop", "via", &ways[0], "nexthop", "via", &ways[1]];
+    namespace.ip(&[&["route", "add", "203.0.113.0/24"][..], &ways].concat());
+    let _daemon = site.start();
+    for safe in ["11", "12", "13", "14"] {
+        assert_eq!(site.ctl(&["ban", &hop(safe)], ""), None, "{safe}");
+    }
+    site.ctl(&["ban", &hop("15")], "").expect("nobody in particular");
+}
+
+#[test]
 fn a_hundred_thousand_bans_load_in_one_call() {
     let site = Site::new();
     let mut daemon = site.start();

@@ -194,7 +194,7 @@ fn the_safelist_of_penalties_is_kept_true() {
     // As wide as a source is here.
     let safe = || host.twin.state().safe.clone();
     assert!(safe().contains(&"127.0.0.0/24".parse().unwrap()), "{:?}", safe());
-    host.daemon.as_ref().unwrap().core().peers.insert("198.51.100.7".parse().unwrap());
+    host.daemon.as_ref().unwrap().core().peers.learn(["198.51.100.7".parse().unwrap()]);
     host.daemon.as_ref().unwrap().core().reconcile(false);
     assert!(safe().contains(&"198.51.100.0/24".parse().unwrap()), "{:?}", safe());
 }

@@ -14,7 +14,7 @@ use super::lifeline::{Lifeline, MAPPED, carriers, overlap};
 use super::lockout;
 use super::prepare;
 use super::refusal::{Kind, Refusal};
-use super::safelist::{Safelist, own_peers};
+use super::safelist::Safelist;
 use super::sealed::format_time;
 use super::sources::show_network;
 use crate::cli::session::Session;
@@ -148,7 +148,7 @@ impl Core {
 
     /// Lifts what has ended. The kernel judges by time itself; this makes room.
     pub fn sweep_bans(&mut self) {
-        self.peers.extend(own_peers());
+        self.peers.look();
         let Some(datapath) = &mut self.datapath else { return };
         let ended = self.bans.sweep(datapath.now());
         if ended.is_empty() {
@@ -158,6 +158,26 @@ impl Core {
             tracing::warn!(%error, "bans that have ended were not lifted");
         }
         tracing::info!(ended = ended.len(), left = self.bans.len(), "bans ended");
+    }
+
+    /// Lifts what nobody's hand made against sources that are on the safelist by now.
+    pub(super) fn lift_bans_of_the_safelist(&mut self) {
+        if self.bans.len() == self.bans.count(By::Hand) {
+            return;
+        }
+        self.peers.look();
+        let safelist = Safelist::look(self.reading().map(|reading| &reading.policy), self.peers.iter());
+        let lifted: Vec<IpNet> = self.bans.automatic_against(&safelist).into_iter().collect();
+        let Some(datapath) = self.datapath.as_mut().filter(|_| !lifted.is_empty()) else { return };
+        if let Err(error) = datapath.lift_bans(&lifted) {
+            tracing::error!(%error, "automatic bans of sources on the safelist are not lifted");
+            return;
+        }
+        lifted.iter().for_each(|prefix| drop(self.bans.remove(prefix)));
+        tracing::warn!(bans = lifted.len(), "automatic bans lifted: their sources are on the safelist now");
+        // Narrower ones need no longer answer for them.
+        self.mend_bans();
+        self.keep_bans();
     }
 
     /// Bans all of them or none.
@@ -178,7 +198,7 @@ impl Core {
             ));
         }
         if by != By::Hand || !request.force {
-            let safelist = Safelist::look(policy, self.peers.iter().copied().chain(own_peers()));
+            let safelist = Safelist::look(policy, self.peers.iter());
             let mut hits = wishes.iter().filter_map(|(named, ..)| Some((named, safelist.hit(&named.key)?)));
             if let Some((named, who)) = hits.next() {
                 return Err(safelisted(named, &who, hits.count()));

@@ -4,7 +4,8 @@
 //! the time of the clock on the wall, so that they outlive a reboot. [`Ledger`] decides what the datapath is to hold; it
 //! touches nothing itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
@@ -12,6 +13,7 @@ use limiter_common::abi::{BAN_LIFELINE, Ban, FOREVER};
 use serde::{Deserialize, Serialize};
 
 use super::lifeline::Lifeline;
+use super::safelist::Safelist;
 
 /// Ticks of the datapath's clock in a nanosecond.
 const TICKS_PER_NS: u128 = 64;
@@ -169,6 +171,17 @@ impl Ledger {
             wider = next;
         }
         found
+    }
+
+    /// Those that nobody's hand made and that hit somebody on the safelist.
+    pub fn automatic_against(&self, safelist: &Safelist<'_>) -> BTreeSet<IpNet> {
+        let is_automatic =
+            |prefix: &IpNet| self.records.get(prefix).is_some_and(|record| record.by != By::Hand);
+        let around = |address: IpAddr| std::iter::successors(Some(IpNet::from(address)), IpNet::supernet);
+        let by_address = safelist.addresses().flat_map(around).filter(is_automatic);
+        let by_policy =
+            self.records.keys().filter(|prefix| is_automatic(prefix) && safelist.is_never_banned(prefix));
+        by_address.chain(by_policy.copied()).collect()
     }
 
     /// Forgets those that have ended: what the datapath is to lift.

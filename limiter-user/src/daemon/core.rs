@@ -2,8 +2,6 @@
 //!
 //! The policy in force lives in the kernel; this is the hand on it. It changes only here, whole or not at all.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +14,7 @@ use super::guards::Guards;
 use super::observing::Observed;
 use super::prepare::{self, Basis, Demands, InForce, Prepared, Reading};
 use super::refusal::{Kind, Refusal};
-use super::safelist::{Safelist, own_peers};
+use super::safelist::{Peers, Safelist};
 use super::sealed::{Sealed, format_time};
 use super::settings::Settings;
 use super::state::StateDirectory;
@@ -50,8 +48,8 @@ pub struct Core {
     pub state: StateDirectory,
     pub guards: Guards,
     pub bans: Ledger,
-    /// Whom the daemon has talked to since it started: nobody bans them by accident.
-    pub peers: BTreeSet<IpAddr>,
+    /// Whom the daemon connects to: nobody bans them by accident.
+    pub peers: Peers,
     pub in_force: Option<Arc<InForce>>,
     /// Generation of the policy packets are judged by: that of `in_force` once the start is over.
     enforced: Option<u64>,
@@ -87,7 +85,7 @@ impl Core {
             state,
             guards: Guards::default(),
             bans: Ledger::default(),
-            peers: BTreeSet::new(),
+            peers: Peers::default(),
             in_force: None,
             enforced: None,
             file_refused: None,
@@ -226,6 +224,7 @@ impl Core {
         answer.warnings.extend(self.absent_interfaces(&reading.policy));
         self.in_force = Some(Arc::new(InForce { sealed, reading: Some(reading) }));
         self.mend_bans();
+        self.lift_bans_of_the_safelist();
         answer.applied = true;
         Ok(answer)
     }
@@ -426,14 +425,15 @@ impl Core {
 
     /// The same, as addresses and routes are now.
     pub(super) fn follow_safelist(&mut self) {
-        let Some(policy) = self.reading().map(|reading| &reading.policy) else { return };
-        if policy.rules.iter().any(|rule| rule.penalty.is_some()) {
+        let policy = self.reading().map(|reading| &reading.policy);
+        if let Some(policy) = policy.filter(|policy| policy.rules.iter().any(|rule| rule.penalty.is_some())) {
             let widths = policy.default.source;
             if let Some(datapath) = &mut self.datapath {
                 keep_safe_as_wide(datapath.as_mut(), &mut self.peers, widths);
             }
         }
         self.keep_shadow_safe();
+        self.lift_bans_of_the_safelist();
     }
 
     /// Marks the bans for the policy that is in force now.
@@ -464,10 +464,10 @@ impl Core {
     }
 }
 
-/// Tells a datapath whom no penalty may hit. `peers` learns whom the daemon talks to now.
-pub(super) fn keep_safe_as_wide(datapath: &mut dyn Datapath, peers: &mut BTreeSet<IpAddr>, widths: Widths) {
-    peers.extend(own_peers());
-    let safelist = Safelist::look(None, peers.iter().copied());
+/// Tells a datapath whom no penalty may hit. `peers` learns whom the daemon is connected to now.
+pub(super) fn keep_safe_as_wide(datapath: &mut dyn Datapath, peers: &mut Peers, widths: Widths) {
+    peers.look();
+    let safelist = Safelist::look(None, peers.iter());
     if let Err(error) = datapath.keep_safe(&safelist.sources(widths)) {
         tracing::error!(%error, "the safelist of penalties is not what it should be");
     }

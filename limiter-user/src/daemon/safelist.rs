@@ -1,16 +1,19 @@
 //! Whom nothing automatic may ban, and an operator only by force: this host and what it lives by.
 //!
-//! Its own addresses, its next hops, its resolvers, whoever the daemon itself talks to (the store), and what the policy
+//! Its own addresses, its next hops, its resolvers, whomever the daemon itself connects to (the store), and what the policy
 //! puts under `never-ban`. Looked up anew each time: addresses and routes change.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use nix::sys::socket::{SockaddrStorage, getpeername};
+use nix::sys::socket::{SockaddrStorage, getpeername, getsockname};
 
 use super::lifeline::{holds_some, lists, overlap};
+use crate::nic;
 use crate::policy::{Policy, Widths};
 
 /// See the module.
@@ -44,6 +47,11 @@ impl<'p> Safelist<'p> {
         self.addresses.iter().filter_map(|(address, _)| source(canonical(*address))).collect()
     }
 
+    /// The addresses that are not the policy's.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().map(|(address, _)| canonical(*address))
+    }
+
     /// Who of it a ban of this prefix would hit.
     pub fn hit(&self, prefix: &IpNet) -> Option<String> {
         let whole = |address: IpAddr| IpNet::from(canonical(address));
@@ -51,16 +59,22 @@ impl<'p> Safelist<'p> {
         if let Some((address, what)) = address {
             return Some(format!("{}, {what}", canonical(*address)));
         }
-        let policy = self.policy?;
+        let policy = self.policy.filter(|_| self.is_never_banned(prefix))?;
         let never = &policy.default.never_ban;
-        if !lists(policy, never).any(|list| holds_some(list, prefix)) {
-            return None;
-        }
         let set = never.sets.iter().filter_map(|set| policy.sets.get(*set));
         let named = set.clone().find(|set| holds_some(&set.prefixes, prefix));
         Some(match named {
             Some(set) => format!("sources of the set `{}`, which is under `never-ban`", set.name),
             None => "sources the policy has under `never-ban`".to_owned(),
+        })
+    }
+}
+
+impl Safelist<'_> {
+    /// Whether the policy has somebody of this prefix under `never-ban`.
+    pub fn is_never_banned(&self, prefix: &IpNet) -> bool {
+        self.policy.is_some_and(|policy| {
+            lists(policy, &policy.default.never_ban).any(|list| holds_some(list, prefix))
         })
     }
 }
@@ -83,27 +97,13 @@ pub(super) fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
 }
 
-/// Gateways of the routes in the main tables.
+/// Gateways of the routes in all tables.
 fn next_hops() -> Vec<(IpAddr, String)> {
-    let v4 = fs::read_to_string("/proc/net/route").unwrap_or_default();
-    let v6 = fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default();
-    gateways_v4(&v4).chain(gateways_v6(&v6)).map(|hop| (hop, "a next hop of this host".to_owned())).collect()
-}
-
-/// The third column is the gateway, its bytes as they are in memory.
-fn gateways_v4(table: &str) -> impl Iterator<Item = IpAddr> {
-    table.lines().skip(1).filter_map(|line| {
-        let gateway = u32::from_str_radix(line.split_whitespace().nth(2)?, 16).ok()?;
-        (gateway != 0).then(|| IpAddr::V4(Ipv4Addr::from(gateway.to_ne_bytes())))
-    })
-}
-
-/// The fifth column is the gateway.
-fn gateways_v6(table: &str) -> impl Iterator<Item = IpAddr> {
-    table.lines().filter_map(|line| {
-        let gateway = u128::from_str_radix(line.split_whitespace().nth(4)?, 16).ok()?;
-        (gateway != 0).then(|| IpAddr::V6(Ipv6Addr::from(gateway)))
-    })
+    let hops = nic::next_hops().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the routes cannot be read: next hops are not on the safelist");
+        BTreeSet::new()
+    });
+    hops.into_iter().map(|hop| (hop, "a next hop of this host".to_owned())).collect()
 }
 
 fn resolvers() -> Vec<(IpAddr, String)> {
@@ -125,31 +125,98 @@ fn name_servers(text: &str) -> impl Iterator<Item = IpAddr> {
     })
 }
 
-/// Whom this process is connected to.
-pub fn own_peers() -> Vec<IpAddr> {
-    let Ok(listing) = fs::read_dir("/proc/self/fd") else { return Vec::new() };
+/// Whom the daemon has connected to, as far as they are remembered: the latest [`Peers::MOST`].
+///
+/// Who connects to the daemon is none of them, else anybody could put himself on the safelist.
+#[derive(Default)]
+pub struct Peers {
+    /// When each was last seen, in looks.
+    seen: BTreeMap<IpAddr, u64>,
+    looks: u64,
+    looked: Option<Instant>,
+}
+
+impl Peers {
+    const MOST: usize = 64;
+
+    /// A look at every descriptor costs time, and a connection to a store lasts longer.
+    const PERIOD: Duration = Duration::from_secs(2);
+
+    /// Learns whom the daemon is connected to now, unless it has looked a moment ago.
+    pub fn look(&mut self) {
+        if self.looked.is_some_and(|looked| looked.elapsed() < Self::PERIOD) {
+            return;
+        }
+        self.looked = Some(Instant::now());
+        self.learn(connected_to());
+    }
+
+    pub fn learn(&mut self, peers: impl IntoIterator<Item = IpAddr>) {
+        self.looks += 1;
+        self.seen.extend(peers.into_iter().map(|peer| (peer, self.looks)));
+        while self.seen.len() > Self::MOST {
+            let oldest = self.seen.iter().min_by_key(|(_, look)| **look).map(|(peer, _)| *peer);
+            oldest.map(|oldest| self.seen.remove(&oldest));
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = IpAddr> {
+        self.seen.keys().copied()
+    }
+}
+
+/// Whom this process has connected to: peers of sockets whose port it does not listen at.
+fn connected_to() -> BTreeSet<IpAddr> {
+    let Ok(listing) = fs::read_dir("/proc/self/fd") else { return BTreeSet::new() };
     let numbers = listing.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
-    numbers.filter_map(|number| ip(&getpeername::<SockaddrStorage>(number).ok()?)).collect()
+    let mut listening = BTreeSet::new();
+    let mut peers = Vec::new();
+    for number in numbers {
+        // Descriptors of other kinds, and those closed meanwhile, have no name.
+        let Ok(own) = getsockname::<SockaddrStorage>(number) else { continue };
+        let Some(port) = port(&own) else { continue };
+        match getpeername::<SockaddrStorage>(number) {
+            Ok(peer) => peers.extend(ip(&peer).map(|peer| (port, peer))),
+            Err(_) => drop(listening.insert(port)),
+        }
+    }
+    peers.into_iter().filter(|(port, _)| !listening.contains(port)).map(|(_, peer)| peer).collect()
+}
+
+fn port(address: &SockaddrStorage) -> Option<u16> {
+    let v4 = address.as_sockaddr_in().map(|address| address.port());
+    v4.or_else(|| address.as_sockaddr_in6().map(|address| address.port()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     #[test]
-    fn routes_tell_their_gateways() {
-        let v4 = "Iface\tDestination\tGateway \tFlags\n\
-                  eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
-                  eth0\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
-        let expected: IpAddr = "192.0.2.1".parse().unwrap();
-        if cfg!(target_endian = "little") {
-            assert_eq!(gateways_v4(v4).collect::<Vec<_>>(), [expected]);
+    fn the_latest_peers_are_remembered() {
+        let address = |number: u32| IpAddr::V4(Ipv4Addr::from_bits(number));
+        let mut peers = Peers::default();
+        peers.learn([address(7)]);
+        for number in 100..200 {
+            peers.learn([address(number), address(8)]);
         }
-        let v6 = "00000000000000000000000000000000 00 00000000000000000000000000000000 00 \
-                  fe800000000000000000000000000001 00000400 00000000 00000000 00000003     eth0\n\
-                  fe800000000000000000000000000000 40 00000000000000000000000000000000 00 \
-                  00000000000000000000000000000000 00000100 00000001 00000000 00000001     eth0\n";
-        assert_eq!(gateways_v6(v6).collect::<Vec<_>>(), ["fe80::1".parse::<IpAddr>().unwrap()]);
+        let kept: BTreeSet<IpAddr> = peers.iter().collect();
+        assert_eq!(kept.len(), Peers::MOST);
+        assert!(kept.contains(&address(8)) && kept.contains(&address(199)));
+        assert!(!kept.contains(&address(7)) && !kept.contains(&address(100)));
+    }
+
+    #[test]
+    fn who_connects_to_this_process_is_no_peer_and_whom_it_connects_to_is() {
+        use std::net::{TcpListener, TcpStream};
+        let listener = TcpListener::bind("127.0.0.71:0").unwrap();
+        let _outgoing = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (_accepted, _) = listener.accept().unwrap();
+        let found = connected_to();
+        assert!(found.contains(&"127.0.0.71".parse().unwrap()), "{found:?}");
+        assert!(!found.contains(&"127.0.0.1".parse().unwrap()), "{found:?}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod ethtool;
 mod features;
+mod routes;
 
 use std::io;
 
@@ -10,6 +11,7 @@ use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage
 
 pub use ethtool::{Channels, Driver};
 pub use features::{Features, features};
+pub use routes::next_hops;
 
 use crate::datapath::Mode;
 

@@ -576,7 +576,7 @@ impl Datapath for Kernel {
     }
 
     fn refill(&mut self, prefix: &IpNet, what: Refill) -> Result<u64, Error> {
-        Ok(self.refill_buckets(prefix, what))
+        Ok(self.refill_buckets(&[*prefix], what))
     }
 
     fn ban_capacity(&self) -> Result<u32, Error> {

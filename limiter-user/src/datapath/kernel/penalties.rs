@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use aya::maps::HashMap;
 use ipnet::IpNet;
-use limiter_common::abi::{BYTES, HAS_PENALTIES, PACKETS, PolicyTables, WAYS};
+use limiter_common::abi::{BYTES, HAS_PENALTIES, MAX_SAFE, PACKETS, PolicyTables, WAYS};
 use limiter_common::hash;
 
 use super::Kernel;
@@ -83,23 +83,30 @@ impl Kernel {
 
     /// Makes these sources the ones that no penalty hits, and lifts the penalties of those that were none.
     pub(super) fn set_safe(&mut self, sources: &[IpNet]) -> Result<(), Error> {
-        let wanted: BTreeMap<[u64; 2], IpNet> = sources.iter().map(|source| (key(source), *source)).collect();
+        let mut wanted: BTreeMap<[u64; 2], IpNet> = BTreeMap::new();
+        for source in sources {
+            // The first are this host itself and its next hops.
+            if wanted.len() < MAX_SAFE {
+                wanted.insert(key(source), *source);
+            }
+        }
         let map = self
             .ebpf
             .map_mut(SAFE)
             .ok_or_else(|| Error::Refused { reason: format!("the object has no map `{SAFE}`") })?;
         let mut map = HashMap::<_, [u64; 2], u64>::try_from(map).map_err(refused)?;
         let held: BTreeSet<[u64; 2]> = map.keys().collect::<Result<_, _>>().map_err(refused)?;
+        // First, to make room.
+        for key in held.iter().filter(|key| !wanted.contains_key(*key)) {
+            map.remove(key).map_err(refused)?;
+        }
         let mut new = Vec::new();
         for (key, source) in wanted.iter().filter(|(key, _)| !held.contains(*key)) {
             map.insert(key, 0, 0).map_err(refused)?;
             new.push(*source);
         }
-        for key in held.iter().filter(|key| !wanted.contains_key(*key)) {
-            map.remove(key).map_err(refused)?;
-        }
-        for source in new {
-            self.refill_buckets(&source, Refill::Penalties);
+        if !new.is_empty() {
+            self.refill_buckets(&new, Refill::Penalties);
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Buckets filled up by hand, or freed of their penalties.
 
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ipnet::IpNet;
@@ -13,14 +14,16 @@ use crate::datapath::{Bucket, Refill};
 const TRIES: usize = 16;
 
 impl Kernel {
-    /// Fills the buckets of every source in a prefix; how many were not full.
-    pub(super) fn refill_buckets(&self, prefix: &IpNet, what: Refill) -> u64 {
+    /// Fills the buckets of every source in one of the prefixes; how many were not full. One walk through the table,
+    /// however many prefixes there are.
+    pub(super) fn refill_buckets(&self, prefixes: &[IpNet], what: Refill) -> u64 {
+        let inside = Inside::new(prefixes);
         let mut filled = 0;
         self.each_live(|set, way, words| {
             // SAFETY: inside the mapping. A torn copy is caught by its tag below.
             let description = unsafe { (*self.buckets.get(set)).descriptions[way] };
             let bucket = Bucket::new(&description, words);
-            let is_inside = IpNet::new(bucket.network, bucket.width).is_ok_and(|net| prefix.contains(&net));
+            let is_inside = IpNet::new(bucket.network, bucket.width).is_ok_and(|net| inside.holds(&net));
             if !is_inside {
                 return;
             }
@@ -36,6 +39,28 @@ impl Kernel {
     }
 }
 
+/// Prefixes that are asked by length, so that many cost little more than one.
+struct Inside {
+    prefixes: HashSet<IpNet>,
+    lengths: BTreeSet<u8>,
+}
+
+impl Inside {
+    fn new(prefixes: &[IpNet]) -> Self {
+        let prefixes: HashSet<IpNet> = prefixes.iter().map(IpNet::trunc).collect();
+        let lengths = prefixes.iter().map(IpNet::prefix_len).collect();
+        Self { prefixes, lengths }
+    }
+
+    fn holds(&self, net: &IpNet) -> bool {
+        let mut around = self
+            .lengths
+            .range(..=net.prefix_len())
+            .filter_map(|length| IpNet::new(net.addr(), *length).ok().map(|around| around.trunc()));
+        around.any(|around| self.prefixes.contains(&around))
+    }
+}
+
 /// Makes a word that of a full bucket; whether it was another and is meant.
 fn fill(word: &AtomicU64, what: Refill) -> bool {
     for _ in 0..TRIES {
@@ -48,4 +73,28 @@ fn fill(word: &AtomicU64, what: Refill) -> bool {
         }
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_inside_by_any_length() {
+        let net = |text: &str| text.parse::<IpNet>().unwrap();
+        let inside = Inside::new(&["203.0.113.9/32", "198.51.100.0/24", "2001:db8:1::/48"].map(net));
+        for (source, expected) in [
+            ("203.0.113.9/32", true),
+            ("203.0.113.8/32", false),
+            ("203.0.113.0/24", false),
+            ("198.51.100.7/32", true),
+            ("198.51.0.0/16", false),
+            ("2001:db8:1:2::/64", true),
+            ("2001:db8:2::/64", false),
+        ] {
+            assert_eq!(inside.holds(&net(source)), expected, "{source}");
+        }
+        assert!(Inside::new(&[net("0.0.0.0/0")]).holds(&net("192.0.2.1/32")));
+        assert!(!Inside::new(&[net("::/0")]).holds(&net("192.0.2.1/32")));
+    }
 }
