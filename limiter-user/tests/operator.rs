@@ -6,6 +6,8 @@ mod host;
 use std::time::Duration;
 
 use host::{Host, policy, strings};
+use limiter_user::cli::session::Session;
+use limiter_user::control::api::AddRequest;
 use serde_json::json;
 
 /// Lets the kernel's clock pass, and the daemon notice.
@@ -325,7 +327,7 @@ fn members_that_come_together_are_published_together() {
             scope.spawn(move || {
                 for member in 0..8 {
                     let members = vec![format!("198.51.{caller}.{member}")];
-                    let asked = limiter_user::control::api::AddRequest { members, for_s: 3600 };
+                    let asked = AddRequest { members, for_s: 3600, sessions: vec![], force: false };
                     daemon.add_to("suspects", &asked, "a test").unwrap();
                 }
             });
@@ -369,6 +371,23 @@ fn what_falls_back_keeps_what_was_changed_by_hand_meanwhile() {
     assert_eq!(core.reading().unwrap().policy.sets[0].entries, 1);
 }
 
+/// `limiterctl` in an ssh session from a client: its exit code, and what it says.
+fn ctl_from(host: &Host, arguments: &[&str], client: &str) -> (i32, String) {
+    let mut command = host.ctl_command();
+    command.env("SSH_CONNECTION", format!("{client} 50022 192.0.2.1 22"));
+    // The environment it is started with is its own, not that of an ancestor: so one is put above it.
+    let program = command.get_program().to_owned();
+    let mut shell = std::process::Command::new("/bin/sh");
+    shell.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell
+        .current_dir(host.directory.path())
+        .args(["-c", "\"$0\" \"$@\"; exit $?"])
+        .arg(program)
+        .args(arguments);
+    let output = shell.output().unwrap();
+    (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
 #[test]
 fn nobody_cuts_off_his_own_ssh_session_without_saying_so() {
     let host = Host::started(&["eth0"], DYNAMIC);
@@ -377,21 +396,7 @@ fn nobody_cuts_off_his_own_ssh_session_without_saying_so() {
             .replace("tcp/443", "tcp/22")
             .replace("limit = [ { per = \"source\", rate = \"100/s\", burst = 200 } ]", "verdict = \"drop\""),
     );
-    let ctl = |arguments: &[&str], client: &str| {
-        let mut command = host.ctl_command();
-        command.env("SSH_CONNECTION", format!("{client} 50022 192.0.2.1 22"));
-        // The environment it is started with is its own, not that of an ancestor: so one is put above it.
-        let program = command.get_program().to_owned();
-        let mut shell = std::process::Command::new("/bin/sh");
-        shell.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        shell
-            .current_dir(host.directory.path())
-            .args(["-c", "\"$0\" \"$@\"; exit $?"])
-            .arg(program)
-            .args(arguments);
-        let output = shell.output().unwrap();
-        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
-    };
+    let ctl = |arguments: &[&str], client: &str| ctl_from(&host, arguments, client);
     let (code, said) = ctl(&["set-policy", "policy.toml"], "198.51.100.7");
     assert_eq!(code, 1);
     assert_eq!(
@@ -413,6 +418,99 @@ fn nobody_cuts_off_his_own_ssh_session_without_saying_so() {
     assert!(rule(&host, "office").is_some());
     assert_eq!(ctl(&[&off[..], &["--force"]].concat(), "203.0.113.9").0, 0);
     assert!(rule(&host, "office").is_none());
+}
+
+/// A policy in which who is in the set `staff` gets in by ssh, who is in `suspects` gets nothing, and `web` is closed.
+const STAFF: &str = "version = 1
+[sets]
+staff = { dynamic = true, max = 10 }
+suspects = { dynamic = true, max = 100 }
+[[rule]]
+name = \"suspects\"
+from = \"suspects\"
+verdict = \"drop\"
+[[rule]]
+name = \"staff\"
+from = \"staff\"
+to = [\"tcp/22\"]
+verdict = \"pass\"
+[[rule]]
+name = \"closed\"
+to = [\"tcp/22\"]
+verdict = \"drop\"
+";
+
+/// What, what is done before, the verb: refused where it would cut off the session it is done from, done where it is
+/// forced.
+#[test]
+fn no_verb_cuts_off_the_session_it_is_done_from() {
+    const CLIENT: &str = "198.51.100.7";
+    let members = |set: &'static str| {
+        ("POST", format!("/v1/sets/{set}/members"), json!({"members": [CLIENT], "for_s": 60}))
+    };
+    let observed =
+        ("POST", "/v1/overrides".to_owned(), json!({"rule": "closed", "mode": "observe", "for_s": 60}));
+    let open = (
+        "PUT",
+        "/v1/policy".to_owned(),
+        json!({"policy": "open.toml", "files": {"open.toml": "version = 1\n"}}),
+    );
+    let table: [(&str, _, &[&str]); 5] = [
+        (
+            "into a set that is dropped",
+            members("staff"),
+            &["add-to", "suspects", "198.51.100.0/24", "--for", "1h"],
+        ),
+        ("out of a set that gets in", members("staff"), &["remove-from", "staff", CLIENT]),
+        ("the end of an override", observed, &["clear-override", "closed"]),
+        ("back to the policy before", open.clone(), &["rollback-policy"]),
+        ("back to the file", open, &["reload"]),
+    ];
+    for (what, (method, path, body), verb) in table {
+        let host = Host::started(&["eth0"], STAFF);
+        assert_eq!(send(&host, method, &path, &body).0, 200, "{what}");
+        let before = published(&host);
+        let (code, said) = ctl_from(&host, verb, CLIENT);
+        let error =
+            format!("would drop your ssh session from {CLIENT}:50022 to port 22\n\nhint: `--force` does it");
+        assert!(code == 1 && said.contains(&error), "{what}: {said}");
+        assert_eq!(published(&host), before, "{what}");
+        let (code, said) = ctl_from(&host, &[verb, &["--force"]].concat(), CLIENT);
+        assert_eq!(code, 0, "{what}: {said}");
+        assert_eq!(published(&host), before + 1, "{what}");
+    }
+}
+
+/// One operator's change that is refused is not the refusal of those that came with it.
+#[test]
+fn changes_that_come_together_do_not_answer_for_each_other() {
+    let host = Host::started(&["eth0"], STAFF);
+    let daemon = host.daemon.clone().unwrap();
+    assert_eq!(ctl_from(&host, &["add-to", "staff", "198.51.100.7", "--for", "1h"], "198.51.100.7").0, 0);
+    std::thread::scope(|scope| {
+        // While a change has its turn the others gather, to be published together.
+        for number in 0..32 {
+            let daemon = &daemon;
+            scope.spawn(move || {
+                let client = if number % 2 == 0 { "198.51.100.7" } else { "198.51.100.8" };
+                let session = Session {
+                    client: client.parse().unwrap(),
+                    client_port: 50_022,
+                    server: "192.0.2.1".parse().unwrap(),
+                    server_port: 22,
+                };
+                let members = vec![if number % 2 == 0 {
+                    "198.51.100.7/32".to_owned()
+                } else {
+                    format!("203.0.113.{number}")
+                }];
+                let sessions = if number % 2 == 0 { vec![session] } else { Vec::new() };
+                let max_free = AddRequest { members, for_s: 60, sessions, force: false };
+                let result = daemon.add_to("suspects", &max_free, "a test");
+                assert_eq!(result.is_ok(), number % 2 == 1, "{number}: {result:?}");
+            });
+        }
+    });
 }
 
 #[test]

@@ -88,9 +88,17 @@ enum Verb {
     /// Show what a policy would change
     DiffPolicy { file: PathBuf },
     /// Go back to the policy file
-    Reload,
+    Reload {
+        /// Though a set file lost more than half of its entries, or your own ssh session would be cut off
+        #[arg(long)]
+        force: bool,
+    },
     /// Bring back the policy that was in force before
-    RollbackPolicy,
+    RollbackPolicy {
+        /// Though your own ssh session would be cut off
+        #[arg(long)]
+        force: bool,
+    },
     /// Keep a policy that was set with --confirm
     Confirm,
     /// Show what a policy set with --observe would have done
@@ -118,7 +126,12 @@ enum Verb {
     /// List what is overridden
     Overrides,
     /// Let a rule judge as the policy says again
-    ClearOverride { rule: String },
+    ClearOverride {
+        rule: String,
+        /// Though your own ssh session would be cut off
+        #[arg(long)]
+        force: bool,
+    },
     /// Put prefixes into a dynamic set, for a time
     AddTo {
         set: String,
@@ -127,12 +140,18 @@ enum Verb {
         /// How long they stay, like 10m or 1h
         #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
         time: u64,
+        /// Though your own ssh session would be cut off
+        #[arg(long)]
+        force: bool,
     },
     /// Take prefixes out of a dynamic set
     RemoveFrom {
         set: String,
         #[arg(required = true, value_name = "CIDR")]
         members: Vec<String>,
+        /// Though your own ssh session would be cut off
+        #[arg(long)]
+        force: bool,
     },
     /// Judge and count packets, and drop none: the panic switch
     Pause {
@@ -232,8 +251,8 @@ async fn run(verb: Verb, client: Client, format: Format) -> Result<ExitCode, Pro
         Verb::GetPolicy { effective } => get_policy::run(&client, effective, format).await,
         Verb::CheckPolicy { file, strict } => Ok(check_policy::run(&file, strict, format)),
         Verb::DiffPolicy { file } => set_policy::difference(&client, &file, format).await,
-        Verb::Reload => set_policy::reload(&client, format).await,
-        Verb::RollbackPolicy => set_policy::rollback(&client, format).await,
+        Verb::Reload { force } => set_policy::reload(&client, force, format).await,
+        Verb::RollbackPolicy { force } => set_policy::rollback(&client, force, format).await,
         Verb::Confirm => confirm::run(&client, format).await,
         Verb::Observed { stop } => observed::run(&client, stop, format).await,
         Verb::History => history::run(&client, format).await,
@@ -243,9 +262,11 @@ async fn run(verb: Verb, client: Client, format: Format) -> Result<ExitCode, Pro
         Verb::Detach(arguments) => detach::run(&client, arguments, format).await,
         Verb::Override(arguments) => overrides::set(&client, arguments, format).await,
         Verb::Overrides => overrides::list(&client, format).await,
-        Verb::ClearOverride { rule } => overrides::clear(&client, &rule, format).await,
-        Verb::AddTo { set, members, time } => sets::add(&client, &set, members, time, format).await,
-        Verb::RemoveFrom { set, members } => sets::remove(&client, &set, members, format).await,
+        Verb::ClearOverride { rule, force } => overrides::clear(&client, &rule, force, format).await,
+        Verb::AddTo { set, members, time, force } => {
+            sets::add(&client, &set, members, time, force, format).await
+        }
+        Verb::RemoveFrom { set, members, force } => sets::remove(&client, &set, members, force, format).await,
         Verb::Pause { time } => pause::pause(&client, time, format).await,
         Verb::Resume => pause::resume(&client, format).await,
         Verb::Status => status::run(&client, format).await,

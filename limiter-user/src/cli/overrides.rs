@@ -44,8 +44,9 @@ pub async fn set(client: &Client, arguments: OverrideArguments, format: Format) 
     Ok(show(&answer, format))
 }
 
-pub async fn clear(client: &Client, rule: &str, format: Format) -> Result<ExitCode, Problem> {
-    let answer: Overridden = client.delete(&format!("/v1/overrides/{}", encode(rule))).await?;
+pub async fn clear(client: &Client, rule: &str, force: bool, format: Format) -> Result<ExitCode, Problem> {
+    let answer: Overridden =
+        client.delete(&format!("/v1/overrides/{}?{}", encode(rule), session::query(force))).await?;
     Ok(show(&answer, format))
 }
 

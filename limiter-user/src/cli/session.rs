@@ -37,6 +37,14 @@ impl fmt::Display for Session {
     }
 }
 
+/// What a request without a body says of them: the query that keeps them, or that they need not be kept.
+pub fn query(force: bool) -> String {
+    let mut query: Vec<String> =
+        own().iter().map(|own| format!("session={}", super::attach::encode(&own.to_string()))).collect();
+    query.extend(force.then(|| "force".to_owned()));
+    query.join("&")
+}
+
 /// The sessions this process runs under, nearest first, each once. More than one where ssh runs inside ssh, or where
 /// a terminal multiplexer was started by an earlier session.
 pub fn own() -> Vec<Session> {

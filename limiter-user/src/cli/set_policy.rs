@@ -66,13 +66,13 @@ pub async fn difference(client: &Client, file: &Path, format: Format) -> Result<
     Ok(show(&answer, format))
 }
 
-pub async fn reload(client: &Client, format: Format) -> Result<ExitCode, Problem> {
-    let answer: SetPolicy = client.post("/v1/reload").await?;
+pub async fn reload(client: &Client, force: bool, format: Format) -> Result<ExitCode, Problem> {
+    let answer: SetPolicy = client.post(&format!("/v1/reload?{}", session::query(force))).await?;
     Ok(show(&answer, format))
 }
 
-pub async fn rollback(client: &Client, format: Format) -> Result<ExitCode, Problem> {
-    let answer: SetPolicy = client.post("/v1/policy/rollback").await?;
+pub async fn rollback(client: &Client, force: bool, format: Format) -> Result<ExitCode, Problem> {
+    let answer: SetPolicy = client.post(&format!("/v1/policy/rollback?{}", session::query(force))).await?;
     Ok(show(&answer, format))
 }
 

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use super::Format;
 use super::attach::encode;
 use super::output::{Problem, count, print_as, warn};
+use super::{Format, session};
 use crate::control::api::{AddRequest, RemoveRequest, SetMembers};
 use crate::control::client::Client;
 
@@ -14,9 +14,10 @@ pub async fn add(
     set: &str,
     members: Vec<String>,
     time: u64,
+    force: bool,
     format: Format,
 ) -> Result<ExitCode, Problem> {
-    let asked = AddRequest { members, for_s: time };
+    let asked = AddRequest { members, for_s: time, sessions: session::own(), force };
     let answer: SetMembers = client.post_body(&format!("/v1/sets/{}/members", encode(set)), &asked).await?;
     Ok(show(&answer, "added", format))
 }
@@ -25,9 +26,10 @@ pub async fn remove(
     client: &Client,
     set: &str,
     members: Vec<String>,
+    force: bool,
     format: Format,
 ) -> Result<ExitCode, Problem> {
-    let asked = RemoveRequest { members };
+    let asked = RemoveRequest { members, sessions: session::own(), force };
     let path = format!("/v1/sets/{}/remove", encode(set));
     let answer: SetMembers = client.post_body(&path, &asked).await?;
     Ok(show(&answer, "removed", format))

@@ -151,6 +151,12 @@ pub struct AddRequest {
     /// Prefixes and addresses.
     pub members: Vec<String>,
     pub for_s: u64,
+    /// Sessions whose packets must pass, else it is refused.
+    #[serde(default)]
+    pub sessions: Vec<Session>,
+    /// They need not.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// Body of `POST /v1/sets/{set}/remove`
@@ -158,6 +164,12 @@ pub struct AddRequest {
 #[serde(deny_unknown_fields)]
 pub struct RemoveRequest {
     pub members: Vec<String>,
+    /// Sessions whose packets must pass, else it is refused.
+    #[serde(default)]
+    pub sessions: Vec<Session>,
+    /// They need not.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// `POST /v1/sets/{set}/members`, `POST /v1/sets/{set}/remove`

@@ -1,7 +1,7 @@
 //! The API of what an operator changes by hand, beside the policy.
 
 use axum::Router;
-use axum::extract::{Extension, Path, Request, State};
+use axum::extract::{Extension, OriginalUri, Path, Request, State};
 use axum::http::StatusCode;
 use axum::routing::{delete, get, post};
 use serde::Serialize;
@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::Peer;
 use super::api::{AddRequest, OverrideRequest, PauseRequest, RemoveRequest};
-use super::server::{Answer, Api, BODY_DEADLINE, No, SMALL_BODY, read_body};
+use super::server::{Answer, Api, BODY_DEADLINE, Care, No, SMALL_BODY, read_body};
 use crate::daemon::PAUSE_SECONDS;
 
 pub(super) fn routes() -> Router<Api> {
@@ -72,9 +72,11 @@ async fn clear_override(
     State(api): State<Api>,
     Extension(peer): Extension<Peer>,
     Path(rule): Path<String>,
+    OriginalUri(uri): OriginalUri,
 ) -> Answer<impl Serialize> {
+    let care = Care::asked(&uri)?;
     api.permit(&peer, "clear-override")?;
-    api.run(move |daemon| daemon.clear_override(&rule, &peer.to_string())).await
+    api.run(move |daemon| daemon.clear_override(&rule, care.sessions(), &peer.to_string())).await
 }
 
 async fn add_to(
@@ -97,7 +99,7 @@ async fn remove_from(
 ) -> Answer<impl Serialize> {
     api.permit(&peer, "remove-from")?;
     let asked: RemoveRequest = body(request, "`{\"members\": [\"203.0.113.9\"]}` is the shape").await?;
-    api.run(move |daemon| daemon.remove_from(&set, &asked.members, &peer.to_string())).await
+    api.run(move |daemon| daemon.remove_from(&set, &asked, &peer.to_string())).await
 }
 
 /// Prefixes come in lists of up to a hundred thousand.

@@ -19,10 +19,10 @@ use super::Peer;
 use super::api::{AttachRequest, BanRequest, Failure, MAX_BUNDLE_BYTES};
 use super::listen::{Socket, group_id, listen};
 use super::{event_routes, operator_routes, request_routes};
-use crate::cli::session;
+use crate::cli::session::{self, Session};
 use crate::daemon::{
-    By, Daemon, FIRST_WINDOW, GroupBy, GroupQuery, Kind, LONGEST_CONFIRM, LONGEST_OBSERVATION, Query,
-    Refusal, Sort, USUAL_OBSERVATION, WhyQuestion, Wish,
+    By, Daemon, Demands, FIRST_WINDOW, GroupBy, GroupQuery, Kind, LONGEST_CONFIRM, LONGEST_OBSERVATION,
+    Query, Refusal, Sort, USUAL_OBSERVATION, WhyQuestion, Wish,
 };
 use crate::policy::{Bundle, duration_seconds};
 
@@ -288,9 +288,7 @@ async fn set_policy(
     let mut observe = None;
     for (key, value) in parameters(&uri, &["dry-run", "force", "strict", "confirm", "observe", "session"])? {
         if key == "session" {
-            let session = session::parse(&value);
-            let shape = "`CLIENT PORT SERVER PORT`, as `SSH_CONNECTION` has it";
-            wish.sessions.push(session.ok_or_else(|| bad_value("session", &value, shape))?);
+            wish.sessions.push(the_session(&value)?);
             continue;
         }
         if key == "confirm" {
@@ -301,16 +299,15 @@ async fn set_policy(
             observe = Some(observation_time(&value)?);
             continue;
         }
-        let on = match value.as_str() {
-            "" | "true" | "1" => true,
-            "false" | "0" => false,
-            other => return Err(bad_value(&key, other, "`true` or `false`")),
-        };
+        let on = flag(&key, &value)?;
         match key.as_str() {
             "dry-run" => wish.dry_run = on,
             "force" => wish.demands.force = on,
             _ => wish.demands.strict = on,
         }
+    }
+    if wish.demands.force {
+        wish.sessions.clear();
     }
     wish.if_match = if_match(&headers)?;
     if observe.is_some() && (wish.dry_run || wish.confirm_within.is_some()) {
@@ -364,14 +361,67 @@ fn confirm_within(text: &str) -> Result<Duration, No> {
 const BUNDLE_HINT: &str =
     "`{\"policy\": \"policy.toml\", \"files\": {\"policy.toml\": \"version = 1\\n…\"}}` is the shape";
 
-async fn rollback(State(api): State<Api>, Extension(peer): Extension<Peer>) -> Answer<impl Serialize> {
-    api.permit(&peer, "rollback-policy")?;
-    api.run(move |daemon| daemon.rollback(peer.to_string())).await
+/// Which ssh sessions a change must let go on, as the query of its request says.
+#[derive(Default)]
+pub(super) struct Care {
+    sessions: Vec<Session>,
+    force: bool,
 }
 
-async fn reload(State(api): State<Api>, Extension(peer): Extension<Peer>) -> Answer<impl Serialize> {
+impl Care {
+    /// Of a request that may say nothing else.
+    pub(super) fn asked(uri: &Uri) -> Result<Self, No> {
+        let mut care = Self::default();
+        for (key, value) in parameters(uri, &["force", "session"])? {
+            match key.as_str() {
+                "session" => care.sessions.push(the_session(&value)?),
+                _ => care.force = flag(&key, &value)?,
+            }
+        }
+        Ok(care)
+    }
+
+    /// None where it is forced.
+    pub(super) fn sessions(self) -> Vec<Session> {
+        if self.force { Vec::new() } else { self.sessions }
+    }
+}
+
+fn the_session(text: &str) -> Result<Session, No> {
+    let shape = "`CLIENT PORT SERVER PORT`, as `SSH_CONNECTION` has it";
+    session::parse(text).ok_or_else(|| bad_value("session", text, shape))
+}
+
+fn flag(key: &str, value: &str) -> Result<bool, No> {
+    match value {
+        "" | "true" | "1" => Ok(true),
+        "false" | "0" => Ok(false),
+        other => Err(bad_value(key, other, "`true` or `false`")),
+    }
+}
+
+async fn rollback(
+    State(api): State<Api>,
+    Extension(peer): Extension<Peer>,
+    OriginalUri(uri): OriginalUri,
+) -> Answer<impl Serialize> {
+    let care = Care::asked(&uri)?;
+    api.permit(&peer, "rollback-policy")?;
+    api.run(move |daemon| daemon.rollback(care.sessions(), peer.to_string())).await
+}
+
+async fn reload(
+    State(api): State<Api>,
+    Extension(peer): Extension<Peer>,
+    OriginalUri(uri): OriginalUri,
+) -> Answer<impl Serialize> {
+    let care = Care::asked(&uri)?;
     api.permit(&peer, "reload")?;
-    api.run(move |daemon| daemon.reload(peer.to_string())).await
+    api.run(move |daemon| {
+        let demands = Demands { force: care.force, strict: false };
+        daemon.reload(&Wish { demands, sessions: care.sessions(), ..Wish::default() }, peer.to_string())
+    })
+    .await
 }
 
 async fn attach(

@@ -22,7 +22,7 @@ const LONGEST_SECONDS: u64 = 366 * 86_400;
 /// After a failure the end of something is tried again this much later.
 const RETRY: Duration = Duration::from_secs(10);
 
-type Change = Box<dyn FnOnce(&mut Adjustments, &Reading) -> Result<(), Refusal> + Send>;
+type Change = Box<dyn Fn(&mut Adjustments, &Reading) -> Result<(), Refusal> + Send>;
 
 /// A change that waits for its turn, and what became of it.
 pub(super) struct Waiting {
@@ -50,7 +50,7 @@ impl Daemon {
         }
         let change = Override { scale: asked.scale, mode: asked.mode, until, by: by.to_owned() };
         let rule = asked.rule.clone();
-        let sessions = if asked.force { Vec::new() } else { asked.sessions.clone() };
+        let sessions = careful(&asked.sessions, asked.force);
         self.adjust(
             Box::new(move |adjustments, reading| {
                 match reading.declared.get(&rule) {
@@ -61,7 +61,7 @@ impl Daemon {
                     }
                     Some(_) => {}
                 }
-                adjustments.overrides.insert(rule, change);
+                adjustments.overrides.insert(rule.clone(), change.clone());
                 Ok(())
             }),
             sessions,
@@ -82,7 +82,12 @@ impl Daemon {
     }
 
     /// The rule judges as it says again.
-    pub fn clear_override(&self, rule: &str, by: &str) -> Result<api::Overridden, Refusal> {
+    pub fn clear_override(
+        &self,
+        rule: &str,
+        sessions: Vec<Session>,
+        by: &str,
+    ) -> Result<api::Overridden, Refusal> {
         let was_overridden = self.core().state.adjustments().overrides.contains_key(rule);
         let name = rule.to_owned();
         self.adjust(
@@ -92,7 +97,7 @@ impl Daemon {
                 }
                 Ok(())
             }),
-            Vec::new(),
+            sessions,
         )?;
         if was_overridden {
             tracing::info!(rule, by, "override cleared");
@@ -120,18 +125,24 @@ impl Daemon {
                         "`limiterctl remove-from` makes room, or raise `max` in the policy",
                     ));
                 }
-                adjustments.members.entry(name).or_default().extend(nets.into_iter().map(|net| (net, until)));
+                let members = adjustments.members.entry(name.clone()).or_default();
+                members.extend(nets.iter().map(|net| (*net, until)));
                 Ok(())
             }),
-            Vec::new(),
+            careful(&asked.sessions, asked.force),
         )?;
         tracing::info!(set, count, until = format_time(until), by, "members added");
         self.describe_members(set, count)
     }
 
     /// Takes prefixes out of a dynamic set.
-    pub fn remove_from(&self, set: &str, members: &[String], by: &str) -> Result<api::SetMembers, Refusal> {
-        let nets = prefixes(members)?;
+    pub fn remove_from(
+        &self,
+        set: &str,
+        asked: &api::RemoveRequest,
+        by: &str,
+    ) -> Result<api::SetMembers, Refusal> {
+        let nets = prefixes(&asked.members)?;
         let before = self.core().state.adjustments().members.get(set).cloned().unwrap_or_default();
         let count = nets.iter().filter(|net| before.contains_key(*net)).count();
         let name = set.to_owned();
@@ -143,7 +154,7 @@ impl Daemon {
                 }
                 Ok(())
             }),
-            Vec::new(),
+            careful(&asked.sessions, asked.force),
         )?;
         tracing::info!(set, count, by, "members removed");
         self.describe_members(set, count)
@@ -181,10 +192,9 @@ impl Daemon {
         adjustments.forget_over(SystemTime::now());
         let reading = in_force.as_ref().and_then(|in_force| in_force.reading.as_ref());
         let mut accepted = Vec::new();
-        let mut careful = Vec::new();
-        for Waiting { change, sessions, result } in waiting {
+        for one in waiting {
             let decided = match reading {
-                Some(reading) => change(&mut adjustments, reading),
+                Some(reading) => (one.change)(&mut adjustments, reading),
                 None => Err(Refusal::new(
                     Kind::Conflict,
                     "this version cannot read the policy in force",
@@ -192,20 +202,35 @@ impl Daemon {
                 )),
             };
             match decided {
-                Ok(()) => {
-                    careful.extend(sessions);
-                    accepted.push(result);
-                }
-                Err(refusal) => drop(result.set(Err(refusal))),
+                Ok(()) => accepted.push(one),
+                Err(refusal) => drop(one.result.set(Err(refusal))),
             }
         }
-        if accepted.is_empty() {
+        let sessions: Vec<Session> = accepted.iter().flat_map(|one| one.sessions.clone()).collect();
+        let published = match accepted.as_slice() {
+            [] => return,
+            _ => self.readjust(adjustments, &sessions),
+        };
+        if published.is_err() && accepted.len() > 1 {
+            // One of them is at fault, and the others must not answer for it.
+            accepted.into_iter().for_each(|one| self.adjust_one(one));
             return;
         }
-        let published = self.readjust(adjustments, &careful);
-        for result in accepted {
-            let _ = result.set(published.clone());
+        for one in accepted {
+            let _ = one.result.set(published.clone());
         }
+    }
+
+    /// Applies one change in a publish of its own. The caller holds the turn.
+    fn adjust_one(&self, one: Waiting) {
+        let (in_force, mut adjustments) = {
+            let core = self.core();
+            (core.in_force.clone(), Adjustments::clone(core.state.adjustments()))
+        };
+        adjustments.forget_over(SystemTime::now());
+        let Some(reading) = in_force.as_ref().and_then(|in_force| in_force.reading.as_ref()) else { return };
+        let decided = (one.change)(&mut adjustments, reading);
+        let _ = one.result.set(decided.and_then(|()| self.readjust(adjustments, &one.sessions)));
     }
 
     /// Puts the policy in force again with these adjustments, and keeps them. The caller holds the turn.
@@ -219,7 +244,7 @@ impl Daemon {
             refusal.kind = Kind::Conflict;
             refusal
         })?;
-        lockout::check(&compiled, sessions)?;
+        lockout::check(&compiled, sessions, lockout::FORCE)?;
         let mut core = self.core();
         // On disk first: after a crash in between, the next start publishes it.
         let before = Arc::clone(core.state.adjustments());
@@ -319,6 +344,11 @@ impl Core {
             tracing::error!(reason = refusal.line(), "what was changed by hand is not in force");
         }
     }
+}
+
+/// The sessions that must go on.
+fn careful(sessions: &[Session], force: bool) -> Vec<Session> {
+    if force { Vec::new() } else { sessions.to_vec() }
 }
 
 fn end(seconds: u64) -> Result<SystemTime, Refusal> {

@@ -19,16 +19,33 @@ const ACK: u8 = 0x10;
 /// A keystroke, encrypted.
 const PAYLOAD: usize = 64;
 
-/// Refuses a policy that drops packets of one of these sessions, or its next login.
-pub fn check(compiled: &Compiled, sessions: &[Session]) -> Result<(), Refusal> {
-    check_with_bans(compiled, &[], sessions)
+/// The ways out of what can be tried for a time.
+pub const CONFIRM_OR_FORCE: &str =
+    "`--confirm 60s` goes back by itself if you are cut off; `--force` does it all the same";
+
+/// The way out of all else.
+pub const FORCE: &str =
+    "`--force` does it all the same; a rule that lets you in, before the others, keeps a way in";
+
+/// Refuses a policy that drops packets of one of these sessions, or its next login. `hint` says what else to do.
+pub fn check(compiled: &Compiled, sessions: &[Session], hint: &str) -> Result<(), Refusal> {
+    judge(compiled, &[], sessions, hint)
 }
 
-/// The same, with bans besides the policy.
+/// The same, of bans besides the policy.
 pub fn check_with_bans(
     compiled: &Compiled,
     bans: &[(IpNet, Ban)],
     sessions: &[Session],
+) -> Result<(), Refusal> {
+    judge(compiled, bans, sessions, FORCE)
+}
+
+fn judge(
+    compiled: &Compiled,
+    bans: &[(IpNet, Ban)],
+    sessions: &[Session],
+    hint: &str,
 ) -> Result<(), Refusal> {
     for session in sessions {
         for (flags, what) in [(ACK, "your ssh session"), (SYN, "your next ssh login")] {
@@ -57,7 +74,7 @@ pub fn check_with_bans(
             return Err(Refusal::new(
                 Kind::NeedsForce,
                 format!("{by} would drop {what} from {client} to port {}", session.server_port),
-                "`--confirm 60s` goes back by itself if you are cut off; `--force` does it all the same",
+                hint,
             ));
         }
     }
@@ -134,7 +151,7 @@ mod tests {
         let facts = Facts { tick_ns: 4_000_000, buckets: 1 << 20 };
         let (compiled, _) =
             super::super::read(&bundle, &Slots::default(), facts, 1, &Adjustments::default()).unwrap();
-        check(&compiled, &[session]).err().map(|refusal| refusal.failure.error)
+        check(&compiled, &[session], FORCE).err().map(|refusal| refusal.failure.error)
     }
 
     /// The address of the loopback interface is there on every host.

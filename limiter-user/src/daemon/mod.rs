@@ -145,14 +145,14 @@ impl Daemon {
     }
 
     /// Back to the policy file.
-    pub fn reload(&self, by: String) -> Result<SetPolicy, Refusal> {
+    pub fn reload(&self, wish: &Wish, by: String) -> Result<SetPolicy, Refusal> {
         self.core().refuse_while_pending().inspect_err(|refusal| {
             tracing::warn!(reason = refusal.line(), by, "reload refused");
         })?;
         let name = self.settings.policy.display().to_string();
         let result = read_file(&self.settings.policy)
             .map_err(|diagnostics| Refusal::bad_policy(&name, diagnostics))
-            .and_then(|bundle| self.change(bundle, &Wish::default(), &Origin::File { by }));
+            .and_then(|bundle| self.change(bundle, wish, &Origin::File { by }));
         match &result {
             Ok(_) => self.core().accept_file(),
             Err(refusal) => self.core().refuse_file(refusal.clone()),
@@ -167,8 +167,8 @@ impl Daemon {
     }
 
     /// Brings back the policy that was in force before. Again: the one before that. One that waits to be confirmed
-    /// falls back at once.
-    pub fn rollback(&self, by: String) -> Result<SetPolicy, Refusal> {
+    /// falls back at once, as it would at its deadline, whomever that cuts off. Else these sessions must go on.
+    pub fn rollback(&self, sessions: Vec<Session>, by: String) -> Result<SetPolicy, Refusal> {
         if self.core().pending().is_some() {
             let _one_at_a_time = self.one_change();
             let mut core = self.core();
@@ -182,7 +182,7 @@ impl Daemon {
             let before = core.state.before(&current);
             before.and_then(|generation| core.state.load(generation)).ok_or_else(nothing_before)?
         };
-        let wish = Wish { demands: Demands { force: true, strict: false }, ..Wish::default() };
+        let wish = Wish { demands: Demands { force: true, strict: false }, sessions, ..Wish::default() };
         self.change(previous.bundle.clone(), &wish, &Origin::Rollback { by, generation: previous.generation })
     }
 
@@ -261,7 +261,7 @@ impl Daemon {
             core.in_force.as_ref().and_then(|in_force| in_force.sealed.file_hash.clone())
         };
         if seen.as_ref() != Some(&hash) && known.as_ref() != Some(&hash) {
-            let _ = self.reload("file changed".to_owned());
+            let _ = self.reload(&Wish::default(), "file changed".to_owned());
         }
         *seen = Some(hash);
     }
@@ -275,8 +275,12 @@ impl Daemon {
         basis.require(wish.if_match.as_deref())?;
         let prepared = prepare::prepare(bundle, &basis, wish.demands)?;
         if !wish.dry_run {
-            if wish.confirm_within.is_none() && !wish.demands.force {
-                lockout::check(&prepared.compiled, &wish.sessions)?;
+            if wish.confirm_within.is_none() {
+                let hint = match origin {
+                    Origin::Sent { .. } => lockout::CONFIRM_OR_FORCE,
+                    _ => lockout::FORCE,
+                };
+                lockout::check(&prepared.compiled, &wish.sessions, hint)?;
             }
             return self.core().commit(prepared, &basis, origin, wish.confirm_within);
         }

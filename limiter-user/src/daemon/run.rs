@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 
 use super::settings::OnExit;
-use super::{Daemon, Kind, Refusal, Settings, TICK, links, words};
+use super::{Daemon, Kind, Refusal, Settings, TICK, Wish, links, words};
 use crate::control::{Socket, server};
 use crate::datapath::Datapath;
 use crate::metrics;
@@ -83,7 +83,7 @@ pub async fn run(settings: Settings, datapath: Option<Box<dyn Datapath>>) -> Res
             _ = hangups.recv() => {
                 let daemon = Arc::clone(&daemon);
                 // Refusals are logged where they happen.
-                let _ = blocking(move || daemon.reload("SIGHUP".to_owned())).await;
+                let _ = blocking(move || daemon.reload(&Wish::default(), "SIGHUP".to_owned())).await;
             }
             _ = terminations.recv() => break,
             _ = interrupts.recv() => break,
